@@ -7,6 +7,8 @@ import datetime
 import io
 import json
 import socket
+import ssl
+import struct
 import threading
 import zipfile
 from concurrent import futures
@@ -130,6 +132,26 @@ def test_a_handshake_that_fails_has_a_sentence(of_server, of_client, sentence, t
     )
     with SERVERS[transport](shown, ours) as port, pytest.raises(BadInputError, match=sentence):
         invited(ours, tmp_path, port, own, transport=transport).check_server()
+
+
+@pytest.mark.parametrize("transport", SERVERS)
+def test_a_server_that_resets_the_connection_after_the_handshake_does_not_accept_it(transport, authorities, tmp_path):
+    ours = authorities[0]
+    shown = ours.issue_server(["127.0.0.1"])
+    (tmp_path / "server.pem").write_bytes(shown.key + shown.certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for _ in range(2):
+                connection = context.wrap_socket(server.accept()[0], server_side=True)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(BadInputError, match="does not accept the certificate of"):
+            invited(ours, tmp_path, server.getsockname()[1], transport=transport).check_server()
 
 
 def test_who_does_not_speak_tls_is_found_out(authorities, tmp_path):

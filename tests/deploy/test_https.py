@@ -337,12 +337,6 @@ def test_grpcio_is_needed_for_grpc_alone(server, tmp_path, monkeypatch):
         open_transport(read_invitation(invitation_at(zipped, 1, tmp_path)))
 
 
-def test_a_transport_that_nobody_knows(tmp_path):
-    with pytest.raises(BadInputError, match="Devices are spoken to by grpc or https, not 'smoke'"):
-        DeployFolder.create(tmp_path / "deploy", Address("127.0.0.1", 1), "smoke")
-    assert not (tmp_path / "deploy").exists()
-
-
 @pytest.mark.slow
 def test_a_client_without_grpcio(tmp_path):
     config = small_config(**ALONE)

@@ -111,7 +111,7 @@ class Invitation:
         try:
             secured.sendall(_FIRST_WORDS[self.transport])
             return bool(secured.recv(1))
-        except ConnectionError:
+        except (ConnectionError, ssl.SSLEOFError):
             return False
 
     def connection(self, seconds: float, tls: ssl.SSLContext | None = None) -> http.client.HTTPConnection:
@@ -139,7 +139,7 @@ class Invitation:
     def _cannot_be_reached(self, error: Exception) -> str:
         proxy = proxy_for(self.host) if self.transport == HTTPS else None
         if proxy is not None:
-            return f"{self.address} cannot be reached through the proxy {proxy}: {_reason(error)}"
+            return f"{self.address} cannot be reached through the proxy {proxy.host}:{proxy.port}: {_reason(error)}"
         if isinstance(error, socket.gaierror):
             return f"The name {self.host} of the server is not known: there is no network, or the name is wrong"
         if isinstance(error, ConnectionRefusedError):
@@ -148,14 +148,8 @@ class Invitation:
 
     def tls(self) -> ssl.SSLContext:
         """How this device and its server make sure of each other."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
-            context.load_verify_locations(cadata=self.authority.decode("ascii"))
-            with tempfile.TemporaryDirectory() as folder:  # which its owner alone can read
-                files = Path(folder, "certificate"), Path(folder, "key")
-                for file, content in zip(files, (self.certificate, self.key), strict=True):
-                    file.write_bytes(content)
-                context.load_cert_chain(*files)
+            context = tls_context(ssl.PROTOCOL_TLS_CLIENT, self.key, self.certificate, self.authority)
         except (ssl.SSLError, ValueError) as error:
             raise BadInputError(
                 f"The invitation {self.path} is damaged: its certificates and key do not fit together"
@@ -198,6 +192,17 @@ class Invitation:
             "authority, or not for a device, or it has expired by the server's clock; ask for a new invitation "
             f"(fedarena deploy invite {self.name})"
         )
+
+
+def tls_context(side: int, key: bytes, certificate: bytes, authority: bytes) -> ssl.SSLContext:
+    """What shows this certificate, and trusts this authority alone; all of them PEM."""
+    context = ssl.SSLContext(side)
+    context.load_verify_locations(cadata=authority.decode("ascii"))
+    with tempfile.TemporaryDirectory() as folder:  # which its owner alone can read
+        both = Path(folder, "both")
+        both.write_bytes(key + b"\n" + certificate)
+        context.load_cert_chain(both)
+    return context
 
 
 def read_invitation(path: Path) -> Invitation:

@@ -6,7 +6,7 @@ The proxy is asked for a tunnel (CONNECT). What goes through it is encrypted fro
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -15,16 +15,12 @@ from fedarena.core.errors import BadInputError
 _USUAL_PORT = 80
 
 
-@dataclass(frozen=True)
-class Proxy:
-    """Where it is, and what it wants to be told."""
+class Proxy(NamedTuple):
+    """Where it is, and what it wants to be told: a password, perhaps."""
 
     host: str
     port: int
-    headers: dict[str, str] = field(default_factory=dict, repr=False)  # with a password, perhaps
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+    headers: dict[str, str]
 
 
 def proxy_for(host: str) -> Proxy | None:
@@ -39,8 +35,7 @@ def proxy_for(host: str) -> Proxy | None:
         parts, port = urlsplit(""), 0
     if parts.scheme != "http" or not parts.hostname:
         raise BadInputError("https_proxy must name a proxy as http://host:port, whose tunnel is used for HTTPS")
-    headers = {}
-    if parts.username is not None:
-        account = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-        headers["Proxy-Authorization"] = f"Basic {base64.b64encode(account).decode('ascii')}"
-    return Proxy(parts.hostname, port, headers)
+    if parts.username is None:
+        return Proxy(parts.hostname, port, {})
+    account = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    return Proxy(parts.hostname, port, {"Proxy-Authorization": f"Basic {base64.b64encode(account).decode('ascii')}"})

@@ -16,14 +16,7 @@ SILENCE_SECONDS = 60.0  # after which a transfer that does not go on is begun ag
 MOST_BYTES = 1 << 21  # of a message
 
 
-class Failure(enum.Enum):
-    """What became of a call."""
-
-    NOT_WANTED = "this device may not call"
-    GONE = "what was asked for is no longer there"
-    NOT_UNDERSTOOD = "the server does not know what is meant"
-    NO_CONNECTION = "there is none, or it broke off"
-    NO_ANSWER = "the server is there, and does not answer"
+Failure = enum.Enum("Failure", ["NOT_WANTED", "GONE", "NOT_UNDERSTOOD", "NO_CONNECTION", "NO_ANSWER"])
 
 
 class CallFailedError(Exception):
@@ -31,7 +24,7 @@ class CallFailedError(Exception):
 
     def __init__(self, failure: Failure, details: str = ""):
         self.failure, self.details = failure, details
-        super().__init__(f"{failure.value}: {details}")
+        super().__init__(failure, details)
 
 
 class Transport(Protocol):

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import socket
 import ssl
-import tempfile
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -22,6 +20,7 @@ from typing import Any
 
 import h11
 
+from fedarena.client.identity import tls_context
 from fedarena.deploy.admission import CHUNK_BYTES, CONTROL_BYTES
 from fedarena.deploy.authority import holder_of
 from fedarena.deploy.calls import BadCallError
@@ -45,10 +44,6 @@ class _RefusedError(Exception):
     def __init__(self, status: int, sentence: str):
         self.status = status
         super().__init__(sentence)
-
-
-class _GoneError(Exception):
-    """Nobody listens any more, or nobody speaks HTTP."""
 
 
 class HttpsService(Service):
@@ -95,7 +90,7 @@ class HttpsService(Service):
         """Everything on one connection."""
         try:
             connection = await _Connection.made(accepted, self._tls)
-        except (OSError, ValueError):
+        except OSError:
             return
         finally:
             self._handshakes.release()
@@ -108,7 +103,7 @@ class HttpsService(Service):
                 own[0].cancel()
             if sum(map(len, self._connected.values())) <= _CONNECTIONS:
                 await self._converse(connection, task)
-        except (_GoneError, OSError, h11.ProtocolError):
+        except (OSError, h11.ProtocolError):
             pass  # what was not heard is asked again
         finally:
             own.remove(task)
@@ -117,49 +112,42 @@ class HttpsService(Service):
             connection.abort()
 
     async def _converse(self, connection: _Connection, task: asyncio.Task[None]) -> None:
-        while (request := await connection.request()) is not None:
-            self._at_work.add(task)
-            try:
+        try:
+            while (request := await connection.request()) is not None:
+                self._at_work.add(task)
                 await self._answer(connection, request)
-            finally:
                 self._at_work.discard(task)
-            if not connection.goes_on() or self._accepting.done():
-                await connection.hang_up()
-                return
+                if not connection.goes_on() or self._accepting.done():
+                    break
+        except h11.RemoteProtocolError as error:
+            await connection.answer(error.error_status_hint, b"This is not HTTP, or its head is too long")
+        finally:
+            self._at_work.discard(task)
+        await connection.hang_up()
 
     async def _answer(self, connection: _Connection, request: h11.Request) -> None:
         body = connection.body(_UPLOAD_BYTES if request.target == _UPLOAD else CONTROL_BYTES)
-        wanted: tuple[Path, int] | None = None
-        status, answer = 200, b""
         try:
             if request.method != b"POST":
                 raise _RefusedError(405, "A call is a POST")
             member = self._admitted(connection.name, connection.serial)
             if request.target == _DOWNLOAD:
-                wanted = self._file(await _all(body))
-            else:
-                answer = json.dumps(await self._called(request.target, member, body)).encode()
-        except h11.RemoteProtocolError as error:
-            status, answer = error.error_status_hint, b"This is not HTTP"
+                await connection.answer_with_file(*self._file(await _all(body)))
+                return
+            status, answer = 200, json.dumps(await self._called(request.target, member, body))
         except _RefusedError as error:
-            status, answer = error.status, str(error).encode()
+            status, answer = error.status, str(error)
         except tuple(_STATUS) as error:
-            status, answer = _STATUS[type(error)], str(error).encode()
+            status, answer = _STATUS[type(error)], str(error)
+        except (ConnectionError, TimeoutError):
+            raise
         except OSError as error:
             self._is_out_of_order(error)
-            status, answer = 503, OUT_OF_ORDER.encode()
-        except _GoneError:
-            raise
-        except Exception:
-            logging.getLogger(__name__).exception("The call %s failed", request.target)
-            status, answer = 500, b"The server has made a mistake"
-        if wanted is not None:
-            await connection.answer_with_file(*wanted)
-            return
-        with suppress(_RefusedError, h11.RemoteProtocolError):
+            status, answer = 503, OUT_OF_ORDER
+        with suppress(_RefusedError):
             async for _ in body:  # an answer is read by those who have sent all
                 pass
-        await connection.answer(status, answer)
+        await connection.answer(status, answer.encode())
 
     async def _called(self, target: bytes, member: Member, body: AsyncGenerator[bytes, None]) -> Answer:
         calls = {b"/v1/Join": self._join, b"/v1/Next": self._next, b"/v1/Status": self._status}
@@ -194,21 +182,12 @@ class _Connection:
         transport, _ = await loop.connect_accepted_socket(
             lambda: protocol, accepted, ssl=tls, ssl_handshake_timeout=_HANDSHAKE_SECONDS
         )
-        try:
-            return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
-        except ValueError:
-            transport.abort()
-            raise
+        return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     async def request(self) -> h11.Request | None:
         """The next one; None: there will be none."""
         self._until = _now() + _IDLE_SECONDS
-        try:
-            event = await self._event()
-        except h11.RemoteProtocolError as error:
-            if self._http.our_state is h11.IDLE:
-                await self.answer(error.error_status_hint, b"This is not HTTP, or its head is too long")
-            return None
+        event = await self._event()
         self._until = _now() + _SENDING_SECONDS
         return event if isinstance(event, h11.Request) else None
 
@@ -221,14 +200,11 @@ class _Connection:
                 raise _RefusedError(413, f"This call has at most {most:,} bytes")
             yield bytes(event.data)
         if not isinstance(event, h11.EndOfMessage):
-            raise _GoneError
+            raise ConnectionResetError
 
     async def _event(self) -> Any:
         while (event := self._http.next_event()) is h11.NEED_DATA:
-            try:
-                data = await asyncio.wait_for(self._reader.read(_READ_BYTES), self._until - _now())
-            except OSError as error:  # time is up, or the connection is
-                raise _GoneError from error
+            data = await asyncio.wait_for(self._reader.read(_READ_BYTES), self._until - _now())
             self._http.receive_data(data)
         return event
 
@@ -256,10 +232,7 @@ class _Connection:
     async def _send(self, event: Any) -> None:
         """Sends as fast as the other side reads; who reads nothing is given up."""
         self._writer.write(self._http.send(event) or b"")
-        try:
-            await asyncio.wait_for(self._writer.drain(), _SENDING_SECONDS)
-        except OSError as error:
-            raise _GoneError from error
+        await asyncio.wait_for(self._writer.drain(), _SENDING_SECONDS)
 
     def goes_on(self) -> bool:
         """Whether another request may follow."""
@@ -295,26 +268,20 @@ def _now() -> float:
 
 
 def _tls(credentials: Credentials) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = tls_context(ssl.PROTOCOL_TLS_SERVER, credentials.key, credentials.certificate, credentials.authority)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
     context.num_tickets = 0  # every connection shows its certificate anew
     context.set_alpn_protocols(["http/1.1"])
-    context.load_verify_locations(cadata=credentials.authority.decode("ascii"))
-    with tempfile.TemporaryDirectory() as folder:  # which its owner alone can read
-        for name in ("certificate", "key"):
-            Path(folder, name).write_bytes(getattr(credentials, name))
-        context.load_cert_chain(Path(folder, "certificate"), Path(folder, "key"))
     return context
 
 
 def _listening(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    if host == "::" and socket.has_dualstack_ipv6():
-        listener = socket.create_server(("::", int(port)), family=socket.AF_INET6, backlog=512, dualstack_ipv6=True)
-    else:
-        family = socket.AF_INET6 if ":" in host and host != "::" else socket.AF_INET
-        listener = socket.create_server(("" if host == "::" else host, int(port)), family=family, backlog=512)
+    place = host.strip("[]"), int(port)
+    if place[0] == "::" and not socket.has_dualstack_ipv6():
+        place = "", int(port)
+    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+    listener = socket.create_server(place, family=family, backlog=512, dualstack_ipv6=place[0] == "::")
     listener.setblocking(False)
     return listener
