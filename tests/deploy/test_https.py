@@ -224,6 +224,20 @@ def test_requests_follow_each_other_on_one_connection(server):
     assert said.count(b"HTTP/1.1 405") == 1
 
 
+def test_short_answers_are_sent_at_once(server, monkeypatch):
+    made, without_delay = https_service._Connection.made, []
+
+    async def noted(accepted, tls):
+        connection = await made(accepted, tls)
+        without_delay.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        return connection
+
+    monkeypatch.setattr(https_service._Connection, "made", noted)
+    assert server.is_well()
+    assert len(without_delay) == 1
+    assert without_delay[0] != 0
+
+
 def test_a_full_disk_is_told_on_both_sides(server, monkeypatch):
     def full(member, request):
         raise OSError(28, "No space left on device", "inbox/x")

@@ -176,6 +176,7 @@ class _Connection:
     @classmethod
     async def made(cls, accepted: socket.socket, tls: ssl.SSLContext) -> _Connection:
         """Shakes hands."""
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or short answers would wait for 40 ms
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_READ_BYTES, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
