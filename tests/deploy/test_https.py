@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from cutting_proxy import CuttingProxy
 from real_clients import RealClient, data_of, invitation_at
-from small_deployments import bits_of, deploy_folder, serving, simulated_bits, small_config
+from small_deployments import bits_of, deploy_folder, files_of, serving, simulated_bits, small_config
 from test_tls import STRANGERS, Server, foreign, issued
 from tiny_office import body_of, header_of
 from tunnelling_proxy import TunnellingProxy
@@ -104,9 +104,22 @@ def server(tmp_path_factory):
 
 
 @pytest.mark.parametrize("what", STRANGERS)
-def test_strangers_do_not_get_an_answer(what, server, tmp_path):
+def test_strangers_do_not_get_an_answer(what, server, tmp_path, monkeypatch):
+    made, failures = https_service._Connection.made, []
+
+    async def noted(accepted, tls):
+        try:
+            return await made(accepted, tls)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    monkeypatch.setattr(https_service._Connection, "made", noted)
     assert server.call(STRANGERS[what](server, tmp_path)).startswith("no connection")
     assert server.is_well()
+    assert [type(error) for error in failures] == [
+        ssl.SSLCertVerificationError if what != "no certificate" else ssl.SSLError
+    ]
 
 
 def test_who_may_not_take_part_is_told_so(server):
@@ -271,6 +284,26 @@ def test_connections_that_are_cut_again_and_again(tmp_path, monkeypatch):
         client.join(20)
     server.run.close()
     assert proxy.cuts >= 6
+    assert bits_of(server.run.snapshot.state) == simulated_bits(config)
+
+
+def test_a_run_goes_on_among_hostile_requests(tmp_path):
+    config = small_config(**ALONE | {"rounds": 3})
+    folder, invitations = deploy_folder(tmp_path / "deploy", clients=1, transport="https")
+    with serving(folder, config) as server:
+        client = RealClient(invitation_at(invitations["phone0"], server.service.port, tmp_path), data_of(config, 0))
+        hostile = object.__new__(HttpsServer)
+        hostile.path, hostile.folder, hostile.port = tmp_path, folder, server.service.port
+        hostile.invitations = {"phone0": files_of(invitations["phone0"])}  # stolen
+        attack = threading.Thread(target=lambda: [hostile.say(words) for words, _ in HOSTILE.values()])
+        attack.start()
+        client.start()
+        server.run.advance()
+        attack.join(20)
+        server.close("The run is finished")
+        client.join(20)
+    server.run.close()
+    assert client.said[-1] == "The run is finished"
     assert bits_of(server.run.snapshot.state) == simulated_bits(config)
 
 
