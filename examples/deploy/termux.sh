@@ -4,6 +4,7 @@
 set -e
 cd "$(dirname "$0")"
 if [ "$1" = setup ]; then
+    # python-grpcio is for servers that speak gRPC; those that speak HTTPS do without it.
     pkg install -y python python-torch python-numpy python-grpcio termux-api
     # The packages of Termux are seen from within; nothing is compiled on the phone.
     python -m venv --system-site-packages "$HOME/fedarena"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from small_deployments import files_of
+from small_deployments import deploy_folder, files_of, serving
 
 from fedarena.client.device import Device
 from fedarena.client.identity import Invitation, read_invitation
@@ -102,3 +102,33 @@ class RealClient(threading.Thread):
                 self.said.append(session.take_part())
         except BaseException as error:
             self.failure = error
+
+
+def play(config, tmp_path, make_client=RealClient, transport: str = "grpc"):
+    """A whole run; clients who end before it are started again."""
+    folder, invitations = deploy_folder(tmp_path / "deploy", transport=transport)
+    with serving(folder, config) as server:
+        paths = [invitation_at(zipped, server.service.port, tmp_path) for zipped in invitations.values()]
+        raw = [data_of(config, number) for number in range(len(paths))]
+        finished = threading.Event()
+        lives: list[list[RealClient]] = [[] for _ in paths]
+
+        def live(number: int) -> None:
+            while True:
+                client = make_client(paths[number], raw[number])
+                lives[number].append(client)
+                client.start()
+                client.join()
+                if finished.is_set() or client.failure is None:
+                    return
+
+        keepers = [threading.Thread(target=live, args=[number], daemon=True) for number in range(len(paths))]
+        for keeper in keepers:
+            keeper.start()
+        server.run.advance()
+        server.coordinator.end("The run is finished", 0.0)
+        for keeper in keepers:
+            keeper.join(30)
+        finished.set()
+    server.run.close()
+    return server, lives

@@ -47,9 +47,9 @@ def small_config(**settings: Any) -> RunConfig:
     return resolve(merge({}, SMALL | settings))
 
 
-def deploy_folder(path: Path, clients: int = CLIENTS) -> tuple[DeployFolder, dict[str, bytes]]:
+def deploy_folder(path: Path, clients: int = CLIENTS, transport: str = "grpc") -> tuple[DeployFolder, dict[str, bytes]]:
     """A new deploy folder, and the invitations of its devices."""
-    folder = DeployFolder.create(path, Address("127.0.0.1", 1))
+    folder = DeployFolder.create(path, Address("127.0.0.1", 1), transport)
     return folder, {f"phone{number}": folder.invite(f"phone{number}", 30)[1] for number in range(clients)}
 
 

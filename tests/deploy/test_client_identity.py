@@ -7,9 +7,13 @@ import datetime
 import io
 import json
 import socket
+import ssl
+import struct
 import threading
 import zipfile
 from concurrent import futures
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -18,6 +22,8 @@ from fedarena.client import identity
 from fedarena.client.identity import NotReachableError, read_invitation
 from fedarena.core.errors import BadInputError
 from fedarena.deploy.authority import Authority, Issued, invitation
+from fedarena.deploy.https_service import HttpsService
+from fedarena.deploy.service import Credentials
 
 DAY = datetime.timedelta(days=1)
 
@@ -27,9 +33,16 @@ def authorities(tmp_path_factory) -> list[Authority]:
     return [Authority.create(tmp_path_factory.mktemp(name)) for name in ("ours", "others")]
 
 
-def invited(authority: Authority, path, port: int, issued: Issued | None = None, host: str = "127.0.0.1"):
+def invited(
+    authority: Authority,
+    path,
+    port: int,
+    issued: Issued | None = None,
+    host: str = "127.0.0.1",
+    transport: str = "grpc",
+):
     issued = issued or authority.issue_client("alice")
-    (path / "alice.zip").write_bytes(invitation(authority, issued, "alice", f"{host}:{port}"))
+    (path / "alice.zip").write_bytes(invitation(authority, issued, "alice", f"{host}:{port}", transport))
     return read_invitation(path / "alice.zip")
 
 
@@ -44,6 +57,21 @@ def grpc_server(issued: Issued, authority: Authority):
         yield port
     finally:
         server.stop(0)
+
+
+@contextlib.contextmanager
+def https_server(issued: Issued, authority: Authority):
+    """The same over HTTPS."""
+    calls: Any = SimpleNamespace(coordinator=SimpleNamespace())
+    service = HttpsService(calls, Credentials(issued.key, issued.certificate, authority.certificate), "127.0.0.1:0")
+    service.start()
+    try:
+        yield service.port
+    finally:
+        service.stop(0)
+
+
+SERVERS = {"grpc": grpc_server, "https": https_server}
 
 
 @contextlib.contextmanager
@@ -68,16 +96,18 @@ def listener(answer: bytes | None):
             connection.close()
 
 
-def test_a_good_invitation_is_accepted(authorities, tmp_path):
+@pytest.mark.parametrize("transport", SERVERS)
+def test_a_good_invitation_is_accepted(transport, authorities, tmp_path):
     ours, _ = authorities
-    with grpc_server(ours.issue_server(["127.0.0.1", "localhost"]), ours) as port:
+    with SERVERS[transport](ours.issue_server(["127.0.0.1", "localhost"]), ours) as port:
         for host in ("127.0.0.1", "localhost"):
-            found = invited(ours, tmp_path, port, host=host)
+            found = invited(ours, tmp_path, port, host=host, transport=transport)
             found.check_dates()
             found.check_server()
     assert (found.name, found.address) == ("alice", f"localhost:{port}")
 
 
+@pytest.mark.parametrize("transport", SERVERS)
 @pytest.mark.parametrize(
     ("of_server", "of_client", "sentence"),
     [
@@ -90,7 +120,7 @@ def test_a_good_invitation_is_accepted(authorities, tmp_path):
     ],
     ids=["foreign server", "expired server", "other host", "foreign client", "expired client", "no client"],
 )
-def test_a_handshake_that_fails_has_a_sentence(of_server, of_client, sentence, authorities, tmp_path):
+def test_a_handshake_that_fails_has_a_sentence(of_server, of_client, sentence, transport, authorities, tmp_path):
     ours = authorities[0]
     signer = authorities[of_server.get("by", 0)]
     shown = signer.issue_server(of_server.get("hosts", ["127.0.0.1"]), of_server.get("days", 30))
@@ -100,8 +130,28 @@ def test_a_handshake_that_fails_has_a_sentence(of_server, of_client, sentence, a
         if of_client.get("as_server")
         else mine.issue_client("alice", of_client.get("days", 30))
     )
-    with grpc_server(shown, ours) as port, pytest.raises(BadInputError, match=sentence):
-        invited(ours, tmp_path, port, own).check_server()
+    with SERVERS[transport](shown, ours) as port, pytest.raises(BadInputError, match=sentence):
+        invited(ours, tmp_path, port, own, transport=transport).check_server()
+
+
+@pytest.mark.parametrize("transport", SERVERS)
+def test_a_server_that_resets_the_connection_after_the_handshake_does_not_accept_it(transport, authorities, tmp_path):
+    ours = authorities[0]
+    shown = ours.issue_server(["127.0.0.1"])
+    (tmp_path / "server.pem").write_bytes(shown.key + shown.certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for _ in range(2):
+                connection = context.wrap_socket(server.accept()[0], server_side=True)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(BadInputError, match="does not accept the certificate of"):
+            invited(ours, tmp_path, server.getsockname()[1], transport=transport).check_server()
 
 
 def test_who_does_not_speak_tls_is_found_out(authorities, tmp_path):
@@ -171,6 +221,7 @@ def test_files_that_are_no_invitations(authorities, tmp_path):
     refused("an invitation of version 2", about=json.dumps(about | {"version": 2}).encode())
     refused("names 'nowhere', which is no address", about=json.dumps(about | {"address": "nowhere"}).encode())
     refused("names 'a:99999', which is no address", about=json.dumps(about | {"address": "a:99999"}).encode())
+    refused("a server that speaks 'smoke', which", about=json.dumps(about | {"transport": "smoke"}).encode())
     for certificate in (b"", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
         refused("it holds no certificate that can be read", certificate=certificate)
     for content in (b"", b"nothing", good[:300], good[:-40]):

@@ -22,7 +22,7 @@ from real_clients import RealClient, data_of, invitation_at
 from small_deployments import bits_of, deploy_folder, serving, simulated_bits, small_config
 
 import fedarena
-from fedarena.client import codec, link
+from fedarena.client import codec, link, transport
 from fedarena.client.identity import read_invitation
 from fedarena.deploy.authority import Authority, invitation
 from fedarena.deploy.demo import LocalClients, differing_tensors, set_up
@@ -146,7 +146,7 @@ def test_the_demo(tmp_path):
 
 
 def test_a_transfer_that_stands_still_is_begun_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(link, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(transport, "SILENCE_SECONDS", 0.3)
     authority = Authority.create(tmp_path)
     body, calls, done = os.urandom(100_000), [], threading.Event()
 

@@ -1,4 +1,4 @@
-"""Real clients and a real server over gRPC on this machine: the simulator's bits, also after kills."""
+"""Real clients and a real server on this machine: the simulator's bits, also after kills."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from real_clients import RealClient, data_of, invitation_at
+from real_clients import RealClient, data_of, invitation_at, play
 from small_deployments import bits_of, deploy_folder, serving, simulated_bits, small_config
 
 from fedarena.client.conditions import Conditions
@@ -17,47 +17,18 @@ from fedarena.deploy import calls
 from fedarena.deploy.rules import DeadlineRule
 
 
-def play(config, tmp_path, make_client=RealClient):
-    """A whole run; clients who end before it are started again."""
-    folder, invitations = deploy_folder(tmp_path / "deploy")
-    with serving(folder, config) as server:
-        paths = [invitation_at(zipped, server.service.port, tmp_path) for zipped in invitations.values()]
-        raw = [data_of(config, number) for number in range(len(paths))]
-        finished = threading.Event()
-        lives: list[list[RealClient]] = [[] for _ in paths]
-
-        def live(number: int) -> None:
-            while True:
-                client = make_client(paths[number], raw[number])
-                lives[number].append(client)
-                client.start()
-                client.join()
-                if finished.is_set() or client.failure is None:
-                    return
-
-        keepers = [threading.Thread(target=live, args=[number], daemon=True) for number in range(len(paths))]
-        for keeper in keepers:
-            keeper.start()
-        server.run.advance()
-        server.coordinator.end("The run is finished", 0.0)
-        for keeper in keepers:
-            keeper.join(30)
-        finished.set()
-    server.run.close()
-    return server, lives
-
-
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "transport"),
     [
-        {"algorithm": "scaffold"},
-        {"transforms": [{"name": "top_k", "error_feedback": True}, "clip"], "adaptation": "head_only"},
+        ({"algorithm": "scaffold"}, "grpc"),
+        ({"algorithm": "scaffold"}, "https"),
+        ({"transforms": [{"name": "top_k", "error_feedback": True}, "clip"], "adaptation": "head_only"}, "grpc"),
     ],
-    ids=["scaffold", "transforms"],
+    ids=["scaffold", "https", "transforms"],
 )
-def test_clients_give_the_bits_of_the_simulation(settings, tmp_path):
+def test_clients_give_the_bits_of_the_simulation(settings, transport, tmp_path):
     config = small_config(**settings)
-    server, lives = play(config, tmp_path)
+    server, lives = play(config, tmp_path, transport=transport)
     assert bits_of(server.run.snapshot.state) == simulated_bits(config)
     assert all(client.said[-1] == "The run is finished" for (client,) in lives)
     said = [sentence for (client,) in lives for sentence in client.said]

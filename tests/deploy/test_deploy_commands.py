@@ -14,6 +14,7 @@ from small_deployments import CLIENTS, SMALL, deploy_folder, files_of
 from typer.testing import CliRunner
 
 from fedarena.cli import main
+from fedarena.client.identity import read_invitation
 from fedarena.deploy.authority import Authority
 from fedarena.deploy.folder import Address, DeployFolder
 
@@ -61,6 +62,16 @@ def test_from_init_to_an_invitation_and_back(tmp_path):
     assert "client 0" in command("invite", "alice", "--at", at, "-o", zipped)[1]
 
 
+@pytest.mark.parametrize("transport", ["grpc", "https"])
+def test_an_invitation_says_what_the_server_speaks(transport, tmp_path):
+    at, zipped = tmp_path / "d", tmp_path / "alice.zip"
+    more = [] if transport == "grpc" else ["--transport", transport]
+    assert f"127.0.0.1:7443 ({transport})" in command("init", "--address", "127.0.0.1:7443", "--at", at, *more)[1]
+    command("invite", "alice", "--at", at, "-o", zipped)
+    assert read_invitation(zipped).transport == transport
+    assert f"127.0.0.1:7443 ({transport})" in command("status", "--at", at)[1]
+
+
 @pytest.mark.parametrize("address", ["nowhere", "host:", ":80", "host:0", "host:99999", "host:port"])
 def test_an_address_is_a_host_and_a_port(address, tmp_path):
     assert "a host and a port" in refused("init", "--address", address, "--at", tmp_path / "d")
@@ -68,6 +79,9 @@ def test_an_address_is_a_host_and_a_port(address, tmp_path):
 
 
 def test_what_cannot_be_invited_or_revoked(at, tmp_path):
+    unknown = refused("init", "--address", "127.0.0.1:7443", "--at", tmp_path / "d", "--transport", "smoke")
+    assert "grpc or https, not 'smoke'" in unknown
+    assert not (tmp_path / "d").exists()
     assert "not empty" in refused("init", "--address", "127.0.0.1:7443", "--at", at)
     assert "no deploy folder" in refused("invite", "bob", "--at", tmp_path / "nothing")
     assert "cannot be a client's name" in refused("invite", "a/b", "--at", at, "-o", tmp_path / "x.zip")

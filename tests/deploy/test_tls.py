@@ -20,21 +20,23 @@ from fedarena.deploy.authority import Authority, Issued
 from fedarena.deploy.calls import Calls, Offer
 from fedarena.deploy.devices import Joined
 from fedarena.deploy.folder import Address, DeployFolder
-from fedarena.deploy.service import Service
+from fedarena.deploy.service import Credentials, service_kind
 
 
 class Server:
     """A server that answers, and those who come to it."""
 
-    def __init__(self, path):
+    def __init__(self, path, transport: str = "grpc"):
         self.path = path
-        self.folder = DeployFolder.create(path / "deploy", Address("127.0.0.1", 1))
-        self.invitations = {name: files_of(self.folder.invite(name, 30)[1]) for name in ("phone0", "phone1", "phone2")}
+        self.folder = DeployFolder.create(path / "deploy", Address("127.0.0.1", 1), transport)
+        self.zipped = {name: self.folder.invite(name, 30)[1] for name in ("phone0", "phone1", "phone2")}
+        self.invitations = {name: files_of(zipped) for name, zipped in self.zipped.items()}
         self.office = Office(path / "office", clients=0)
         self.office.coordinator.members = self.folder.members
         calls = Calls(self.office.coordinator, Joined(path / "joined"), Offer("run", {}, {}, frozenset(range(9))))
         key, certificate = self.folder.server_credentials()
-        self.service = Service(calls, key, certificate, self.folder.authority.certificate, "127.0.0.1:0")
+        credentials = Credentials(key, certificate, self.folder.authority.certificate)
+        self.service = service_kind(self.folder.transport)(calls, credentials, "127.0.0.1:0")
         self.service.start()
         self.port = self.service.port
 

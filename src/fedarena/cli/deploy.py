@@ -22,6 +22,9 @@ deploy_command = command_of(group)
 DeployedAt = Annotated[
     Path, typer.Option("--at", metavar="FOLDER", help="The deploy folder: authority, invitations and runs.")
 ]
+Transport = Annotated[
+    str, typer.Option(help="What devices speak: grpc, or https, for which they need no grpcio, and can use proxies.")
+]
 _HERE = Path("deploy")
 
 
@@ -37,6 +40,7 @@ def need_packages() -> None:
     try:
         import cryptography  # noqa: F401
         import grpc  # noqa: F401
+        import h11  # noqa: F401
     except ImportError as error:
         raise BadInputError(
             f"Runs on a network need the package {error.name}; install them with: pip install 'fedarena[deploy]'"
@@ -50,13 +54,14 @@ def init(
         typer.Option(metavar="HOST:PORT", help="Where devices reach this server; with 127.0.0.1, this machine alone."),
     ],
     at: DeployedAt = _HERE,
+    transport: Transport = "grpc",
 ) -> None:
     """Make a deploy folder with a certificate authority of its own."""
     need_packages()
     from fedarena.deploy.folder import Address, DeployFolder
 
-    folder = DeployFolder.create(at, Address.parse(address))
-    screen.say(f"Made {folder.path}, whose server is at {folder.address}")
+    folder = DeployFolder.create(at, Address.parse(address), transport)
+    screen.say(f"Made {folder.path}, whose server is at {folder.address} ({folder.transport})")
     screen.say(f"Whoever has {folder.path}/authority/ca.key can invite anybody: keep it to yourself")
     screen.say(f"Next: fedarena deploy invite NAME --at {folder.path}")
 
@@ -145,7 +150,9 @@ def status(at: DeployedAt = _HERE) -> None:
     from fedarena.deploy.state import progress_of
 
     folder = _folder(at)
-    screen.say(f"{folder.path}: {counted(len(folder.members), 'client')}, server at {folder.address}")
+    screen.say(
+        f"{folder.path}: {counted(len(folder.members), 'client')}, server at {folder.address} ({folder.transport})"
+    )
     table = Table(box=None, padding=(0, 2, 0, 0))
     for head in ("client", "number", "valid until", "state"):
         table.add_column(head)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedarena.cli.base import messages, screen
-from fedarena.cli.deploy import deploy_command, need_packages
+from fedarena.cli.deploy import Transport, deploy_command, need_packages
 from fedarena.cli.start_up import import_for_runs, without_collecting
 from fedarena.core.errors import RunFailedError
 from fedarena.core.words import counted
@@ -24,6 +24,7 @@ def demo(
     at: Annotated[Path, typer.Option("--at", metavar="FOLDER", help="Where all of it goes; must be new.")] = Path(
         "deploy-demo"
     ),
+    transport: Transport = "grpc",
 ) -> None:
     """Try a deployment on this machine: a server, and clients that are processes of their own."""
     need_packages()
@@ -33,7 +34,7 @@ def demo(
     from fedarena.deploy.demo import LocalClients, differing_tensors, set_up
     from fedarena.display.deploying import serve_with_report
 
-    made = set_up(at, clients, parse_overrides(list(settings or [])))
+    made = set_up(at, clients, parse_overrides(list(settings or [])), transport)
     screen.say(f"{counted(clients, 'client')} and a server at {made.folder.address}; what they say: {at}/clients/*/log")
     with LocalClients(made) as started:
         data = serve_with_report(made.folder, made.config, messages)

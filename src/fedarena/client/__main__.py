@@ -45,12 +45,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _take_part(given: argparse.Namespace, line: _Line, stopped: _Stop) -> int:
-    try:
-        import grpc  # noqa: F401
-    except ImportError as error:
-        raise BadInputError(
-            f"grpcio is missing ({error}); install it with: pip install grpcio, or in Termux: pkg install python-grpcio"
-        ) from None
     from fedarena.client.kept import DeviceFolder
     from fedarena.client.link import Link, StoppedError
     from fedarena.client.session import Options, Session

@@ -6,10 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 
-import grpc
-
 from fedarena.client.conditions import Conditions
 from fedarena.client.link import Link
+from fedarena.client.transport import CallFailedError
 from fedarena.core.errors import FedArenaError
 
 _SECONDS_BETWEEN_LOOKS = 10.0  # at whether the device still charges
@@ -73,7 +72,7 @@ class AtWork:
         while not self._done.wait(self._every_seconds):
             try:
                 answer = self._link.call_once("Next", self._message)
-            except (grpc.RpcError, FedArenaError):  # who is offline goes on training
+            except (CallFailedError, FedArenaError):  # who is offline goes on training
                 continue
             if "cancel" in answer or "over" in answer:
                 self.is_cancelled = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime
+import http.client
 import json
 import os
 import re
@@ -22,15 +23,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedarena.client.proxies import proxy_for
 from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.outside_text import quoted
 
+GRPC, HTTPS = "grpc", "https"
+TRANSPORTS = (GRPC, HTTPS)
 _FORMAT, _VERSION = "fedarena invitation", 1
 _MOST_BYTES = 64 * 1024  # of a file in an invitation
 _SECONDS, _BETWEEN_SECONDS = 10.0, 0.2  # within which a server must shake hands, and before it is tried again
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
 # What OpenSSL calls what is wrong with the server's certificate.
 _EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
+_PROTOCOLS = {GRPC: "h2", HTTPS: "http/1.1"}  # of TLS
+# A server of gRPC speaks first, and one of HTTPS when it is spoken to.
+_FIRST_WORDS = {GRPC: b"", HTTPS: b"GET / HTTP/1.1\r\nHost: fedarena\r\nConnection: close\r\n\r\n"}
 
 
 class NotReachableError(FedArenaError):
@@ -48,10 +55,11 @@ class Invitation:
     key: bytes  # PEM, as the following
     certificate: bytes
     authority: bytes
+    transport: str = GRPC
 
     @property
     def address(self) -> str:
-        """Where the server is, as gRPC wants it."""
+        """Where the server is."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def check_dates(self, now: datetime.datetime | None = None) -> None:
@@ -84,12 +92,11 @@ class Invitation:
 
     def _shakes_hands(self) -> bool:
         """Whether the server goes on when it has seen this device's certificate."""
-        context = self._context()
+        context = self.tls()
         with self._connected() as connection:
             try:
                 with context.wrap_socket(connection, server_hostname=self.host) as secured:
-                    # Under TLS 1.3, who is not trusted hears of it only now. gRPC just hangs up.
-                    return bool(secured.recv(1))
+                    return self._is_answered(secured)
             except ssl.SSLCertVerificationError as error:
                 raise BadInputError(self._distrusts(error)) from error
             except ssl.SSLError as error:
@@ -99,35 +106,55 @@ class Invitation:
             except OSError as error:
                 raise NotReachableError(f"What listens at {self.address} hangs up: {_reason(error)}") from error
 
+    def _is_answered(self, secured: ssl.SSLSocket) -> bool:
+        # Under TLS 1.3, who is not trusted hears of it only now, and servers just hang up.
+        try:
+            secured.sendall(_FIRST_WORDS[self.transport])
+            return bool(secured.recv(1))
+        except (ConnectionError, ssl.SSLEOFError):
+            return False
+
+    def connection(self, seconds: float, tls: ssl.SSLContext | None = None) -> http.client.HTTPConnection:
+        """One to the server that is not open yet, through a proxy if this device needs one for HTTPS."""
+        proxy = proxy_for(self.host) if self.transport == HTTPS else None
+        host, port = (self.host, self.port) if proxy is None else (proxy.host, proxy.port)
+        if tls is None:
+            connection = http.client.HTTPConnection(host, port, timeout=seconds)
+        else:
+            connection = http.client.HTTPSConnection(host, port, timeout=seconds, context=tls)
+        if proxy is not None:
+            connection.set_tunnel(self.host, self.port, proxy.headers)
+        return connection
+
     @contextmanager
     def _connected(self) -> Iterator[socket.socket]:
+        connection = self.connection(_SECONDS)
         try:
-            connection = socket.create_connection((self.host, self.port), timeout=_SECONDS)
-        except socket.gaierror as error:
-            raise NotReachableError(
-                f"The name {self.host} of the server is not known: there is no network, or the name is wrong"
-            ) from error
-        except ConnectionRefusedError as error:
-            raise NotReachableError(f"Nobody listens at {self.address}: the server does not run now") from error
-        except OSError as error:
-            raise NotReachableError(f"{self.address} cannot be reached: {_reason(error)}") from error
-        with connection:
-            yield connection
+            connection.connect()
+        except (OSError, http.client.HTTPException) as error:
+            raise NotReachableError(self._cannot_be_reached(error)) from error
+        with connection.sock:
+            yield connection.sock
 
-    def _context(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    def _cannot_be_reached(self, error: Exception) -> str:
+        proxy = proxy_for(self.host) if self.transport == HTTPS else None
+        if proxy is not None:
+            return f"{self.address} cannot be reached through the proxy {proxy.host}:{proxy.port}: {_reason(error)}"
+        if isinstance(error, socket.gaierror):
+            return f"The name {self.host} of the server is not known: there is no network, or the name is wrong"
+        if isinstance(error, ConnectionRefusedError):
+            return f"Nobody listens at {self.address}: the server does not run now"
+        return f"{self.address} cannot be reached: {_reason(error)}"
+
+    def tls(self) -> ssl.SSLContext:
+        """How this device and its server make sure of each other."""
         try:
-            context.load_verify_locations(cadata=self.authority.decode("ascii"))
-            with tempfile.TemporaryDirectory() as folder:  # which its owner alone can read
-                files = Path(folder, "certificate"), Path(folder, "key")
-                for file, content in zip(files, (self.certificate, self.key), strict=True):
-                    file.write_bytes(content)
-                context.load_cert_chain(*files)
+            context = tls_context(ssl.PROTOCOL_TLS_CLIENT, self.key, self.certificate, self.authority)
         except (ssl.SSLError, ValueError) as error:
             raise BadInputError(
                 f"The invitation {self.path} is damaged: its certificates and key do not fit together"
             ) from error
-        context.set_alpn_protocols(["h2"])
+        context.set_alpn_protocols([_PROTOCOLS[self.transport]])
         return context
 
     def _distrusts(self, error: ssl.SSLCertVerificationError) -> str:
@@ -167,6 +194,17 @@ class Invitation:
         )
 
 
+def tls_context(side: int, key: bytes, certificate: bytes, authority: bytes) -> ssl.SSLContext:
+    """What shows this certificate, and trusts this authority alone; all of them PEM."""
+    context = ssl.SSLContext(side)
+    context.load_verify_locations(cadata=authority.decode("ascii"))
+    with tempfile.TemporaryDirectory() as folder:  # which its owner alone can read
+        both = Path(folder, "both")
+        both.write_bytes(key + b"\n" + certificate)
+        context.load_cert_chain(both)
+    return context
+
+
 def read_invitation(path: Path) -> Invitation:
     """Reads the file that a device was invited with."""
     try:
@@ -189,8 +227,11 @@ def read_invitation(path: Path) -> Invitation:
         ) from None
     if form != _FORMAT or version != _VERSION:
         raise BadInputError(f"{path} is an invitation of version {quoted(version)}; this FedArena reads {_VERSION}")
+    if (transport := about.get("transport", GRPC)) not in TRANSPORTS:
+        raise BadInputError(f"{path} is for a server that speaks {quoted(transport)}, which this FedArena does not")
     host, port = _parsed_address(address, path)
-    return Invitation(path, str(name), host, port, contents["client.key"], contents["client.crt"], contents["ca.crt"])
+    key, certificate, authority = (contents[file] for file in ("client.key", "client.crt", "ca.crt"))
+    return Invitation(path, str(name), host, port, key, certificate, authority, transport)
 
 
 def _content(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -206,8 +247,9 @@ def _parsed_address(address: object, path: Path) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _reason(error: OSError) -> str:
-    return str(error) if error.errno is None else os.strerror(error.errno).lower()
+def _reason(error: Exception) -> str:
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, socket.gaierror) else None
+    return str(error) if number is None else os.strerror(number).lower()
 
 
 def _validity(pem: bytes, path: Path) -> tuple[datetime.datetime, datetime.datetime]:

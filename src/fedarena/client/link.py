@@ -10,39 +10,23 @@ import hashlib
 import json
 import random
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-import grpc
-
 from fedarena.client.identity import Invitation, NotReachableError
 from fedarena.client.kept import Pending, needing_room
+from fedarena.client.transport import CallFailedError, Failure, open_transport
 from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.outside_text import harmless, quoted
 
 T = TypeVar("T")
 Answer = dict[str, Any]
-_SERVICE = "/fedarena.v1/"
 _CALL_SECONDS = 60.0
-SILENCE_SECONDS = 60.0  # after which a transfer that does not go on is begun again
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 60.0  # between them 1, 2, 4 … seconds
-_MOST_BYTES = 1 << 21  # of a message
 _TRIED_BYTES, _WORTH_SHARE = 1 << 16, 0.7  # of a file, and what packing must leave of them at most
-_OPTIONS = [
-    ("grpc.max_receive_message_length", _MOST_BYTES),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_retries", 0),
-    ("grpc.enable_http_proxy", 0),  # proxies cannot pass on certificates of devices
-]
-_CODES = grpc.StatusCode
-_NOT_WANTED = (_CODES.PERMISSION_DENIED, _CODES.UNAUTHENTICATED)
-_NOT_UNDERSTOOD = (_CODES.INVALID_ARGUMENT, _CODES.UNIMPLEMENTED)
 
 
 class StoppedError(Exception):
@@ -58,20 +42,14 @@ class Link:
 
     def __init__(self, invitation: Invitation, stop: threading.Event, show: Callable[[str], None]):
         self.invitation, self._stop, self._show = invitation, stop, show
-        credentials = grpc.ssl_channel_credentials(invitation.authority, invitation.key, invitation.certificate)
-        self._channel = grpc.secure_channel(invitation.address, credentials, options=_OPTIONS)
-        # Connects when it is first used. Calls that go on by themselves ignore what is said about packing in a call.
-        self._packing_channel = grpc.secure_channel(
-            invitation.address, credentials, options=_OPTIONS, compression=grpc.Compression.Gzip
-        )
+        self._transport = open_transport(invitation)
         self._has_met = False
         self._random = random.Random()  # of its own: that of all is not to be disturbed while a model trains
         self.chunk_bytes = 1 << 20
 
     def close(self) -> None:
         """Ends all calls."""
-        self._channel.close()
-        self._packing_channel.close()
+        self._transport.close()
 
     def call(self, name: str, message: Answer, seconds: float = _CALL_SECONDS) -> Answer:
         """The answer to a question, whenever it comes."""
@@ -79,8 +57,7 @@ class Link:
 
     def call_once(self, name: str, message: Answer, seconds: float = _CALL_SECONDS) -> Answer:
         """The same, if it comes at once."""
-        data = self._channel.unary_unary(_SERVICE + name)(json.dumps(message).encode(), timeout=seconds)
-        return _parsed(data)
+        return _parsed(self._transport.ask(name, json.dumps(message).encode(), seconds))
 
     def download(self, digest: str, size: int, folder: Path, progress: Callable[[int], None]) -> Path:
         """A file of the server by its SHA-256; what is here of it already is not sent again."""
@@ -112,17 +89,13 @@ class Link:
             if done == size:
                 return
             request = json.dumps({"blob": digest, "offset": done}).encode()
-            stream = self._channel.unary_stream(_SERVICE + "Download")(request)
-            watched = _Watched(stream)
-            with watched.cancelling(stream):
-                for chunk in watched:
+            with closing(self._transport.download(request)) as chunks:
+                for chunk in chunks:
                     if self._stop.is_set():
-                        stream.cancel()
                         raise StoppedError
                     file.write(chunk)
                     done += len(chunk)
                     if done > size:
-                        stream.cancel()
                         raise BadInputError(f"The server sends more than the {size:,} bytes that it announced")
                     progress(done)
             if done < size:
@@ -159,22 +132,14 @@ class Link:
             "report": pending.report,
         }
 
-        def messages() -> Iterator[bytes]:
-            yield json.dumps(head).encode()
+        def chunks() -> Iterator[bytes]:
             with open(path, "rb") as file:
                 file.seek(offset)
                 while not self._stop.is_set() and (chunk := file.read(self.chunk_bytes)):
                     yield chunk
                     progress(file.tell())
 
-        watched = _Watched(messages())
-        channel = self._packing_channel if is_worth_packing(path) else self._channel
-        call = channel.stream_unary(_SERVICE + "Upload").future(watched)
-        try:
-            with watched.cancelling(call):
-                answer = _parsed(call.result())
-        except grpc.FutureCancelledError:
-            raise _BrokenOffError from None
+        answer = _parsed(self._transport.upload(json.dumps(head).encode(), chunks(), is_worth_packing(path)))
         if self._stop.is_set():
             raise StoppedError
         return answer
@@ -187,7 +152,7 @@ class Link:
                 raise StoppedError
             try:
                 result = attempt()
-            except grpc.RpcError as error:
+            except CallFailedError as error:
                 sentence = self._judged(error)
             except _BrokenOffError:
                 sentence = "The connection was interrupted"
@@ -200,17 +165,17 @@ class Link:
             self._pause(seconds * self._random.uniform(0.5, 1.0), sentence)
             failures += 1
 
-    def _judged(self, error: Any) -> str:
+    def _judged(self, error: CallFailedError) -> str:
         """Why a call failed, if trying again may help; raises if not."""
-        code, details = error.code(), harmless(error.details() or "")
-        if code in _NOT_WANTED:
+        failure, details = error.failure, harmless(error.details)
+        if failure is Failure.NOT_WANTED:
             raise BadInputError(f"The server does not want this device: {details}")
-        if code == _CODES.NOT_FOUND:
+        if failure is Failure.GONE:
             raise GoneError(details)
-        if code in _NOT_UNDERSTOOD:
+        if failure is Failure.NOT_UNDERSTOOD:
             raise FedArenaError(f"The server does not understand this client ({details}); are both of one version?")
-        if code != _CODES.UNAVAILABLE:
-            return f"The server does not answer ({code.name.lower().replace('_', ' ')})"
+        if failure is Failure.NO_ANSWER:
+            return f"The server does not answer ({details})"
         try:
             self.invitation.check_dates()
             self.invitation.check_server()
@@ -236,39 +201,6 @@ class Link:
 
 class _BrokenOffError(Exception):
     """A stream ended before its end."""
-
-
-class _Watched:
-    """The pieces of a stream. If none moves for long, its call is cancelled: a network may die without a word."""
-
-    def __init__(self, pieces: Iterator[bytes]):
-        self._pieces, self._moved = pieces, time.monotonic()
-        self._done = threading.Event()
-
-    @contextmanager
-    def cancelling(self, call: Any) -> Iterator[None]:
-        """Watches over a call."""
-        threading.Thread(target=self._watch, args=[call], daemon=True).start()
-        try:
-            yield
-        finally:
-            self._done.set()
-
-    def __iter__(self) -> _Watched:
-        return self
-
-    def __next__(self) -> bytes:
-        self._moved = time.monotonic()
-        try:
-            return next(self._pieces)
-        finally:
-            self._moved = time.monotonic()
-
-    def _watch(self, call: Any) -> None:
-        while not self._done.wait(SILENCE_SECONDS / 20):
-            if time.monotonic() - self._moved > SILENCE_SECONDS:
-                call.cancel()
-                return
 
 
 def is_worth_packing(path: Path) -> bool:

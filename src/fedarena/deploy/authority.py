@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedarena.client.identity import GRPC
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import sync_folder
 
@@ -109,12 +110,12 @@ class Authority:
         return Issued(_pem(key), pem, f"{certificate.serial_number:x}", certificate.not_valid_after_utc)
 
 
-def invitation(authority: Authority, issued: Issued, name: str, address: str) -> bytes:
+def invitation(authority: Authority, issued: Issued, name: str, address: str, transport: str = GRPC) -> bytes:
     """The one file that a device needs: its key and certificate, the authority's certificate, and where the server is.
 
     Whoever has it can take part under this name.
     """
-    about = {"format": INVITATION_FORMAT, "version": 1, "name": name, "address": address}
+    about = {"format": INVITATION_FORMAT, "version": 1, "name": name, "address": address, "transport": transport}
     contents = {
         "invitation.json": json.dumps(about, indent=2).encode(),
         "client.key": issued.key,
@@ -149,6 +150,13 @@ def expiry(certificate: bytes) -> datetime.datetime:
 def serial_of(certificate: bytes) -> str:
     """The number by which a certificate is told from others."""
     return f"{x509.load_pem_x509_certificate(certificate).serial_number:x}"
+
+
+def holder_of(certificate: bytes) -> tuple[str, str]:
+    """Whose certificate it is (DER), and its number."""
+    found = x509.load_der_x509_certificate(certificate)
+    names = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else "", f"{found.serial_number:x}"
 
 
 def _now() -> datetime.datetime:

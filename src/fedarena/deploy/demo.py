@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedarena.client.identity import GRPC
 from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.data import Federation
 from fedarena.deploy.authority import write_secret
@@ -76,7 +77,7 @@ def demo_settings(clients: int) -> dict[str, Any]:
     }
 
 
-def set_up(path: Path, clients: int, overrides: Mapping[str, Any]) -> Demo:
+def set_up(path: Path, clients: int, overrides: Mapping[str, Any], transport: str = GRPC) -> Demo:
     """Makes the deploy folder, the invitations, and the data of every client."""
     if clients < 1:
         raise BadInputError(f"A demo needs at least 1 client, not {clients}")
@@ -88,7 +89,7 @@ def set_up(path: Path, clients: int, overrides: Mapping[str, Any]) -> Demo:
             f"The federation {federation.name!r} has {len(holders)} training clients, and {clients} were asked for; "
             f"say --clients {len(holders)}"
         )
-    folder = DeployFolder.create(path, Address("127.0.0.1", _free_port()))
+    folder = DeployFolder.create(path, Address("127.0.0.1", _free_port()), transport)
     places = []
     for client in holders.tolist():
         name = f"client{client}"

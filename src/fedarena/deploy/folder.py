@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedarena.client.identity import GRPC, TRANSPORTS
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import write_bytes, write_json
 from fedarena.core.outside_text import quoted
@@ -56,7 +57,9 @@ class DeployFolder:
         self.path, self.authority = path, Authority.open(path)
         try:
             about: dict[str, Any] = json.loads((path / _ABOUT).read_bytes())
-            self.address = Address.parse(about["address"])
+            self.address, self.transport = Address.parse(about["address"]), about.get("transport", GRPC)
+            if self.transport not in TRANSPORTS:
+                raise ValueError(f"transport {self.transport!r}")
         except FileNotFoundError:
             raise DamagedFileError(f"{path / _ABOUT} is missing") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -64,8 +67,10 @@ class DeployFolder:
         self.members = Members(path)
 
     @classmethod
-    def create(cls, path: Path, address: Address) -> DeployFolder:
+    def create(cls, path: Path, address: Address, transport: str = GRPC) -> DeployFolder:
         """A new one, with an authority of its own."""
+        if transport not in TRANSPORTS:
+            raise BadInputError(f"Devices are spoken to by {' or '.join(TRANSPORTS)}, not {quoted(transport)}")
         if path.exists() and any(path.iterdir()):
             raise BadInputError(f"{path} is not empty; a deploy folder must be new")
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -74,7 +79,7 @@ class DeployFolder:
         write_secret(path / _KEY, issued.key)
         write_bytes(path / _CERTIFICATE, issued.certificate)
         begin_ledger(path)
-        write_json(path / _ABOUT, {"address": str(address)})
+        write_json(path / _ABOUT, {"address": str(address), "transport": transport})
         return cls(path)
 
     @property
@@ -87,7 +92,7 @@ class DeployFolder:
         check_name(name)
         issued = self.authority.issue_client(name, days)
         member = self.members.invite(name, issued.serial, issued.not_after.isoformat())
-        return member, invitation(self.authority, issued, name, str(self.address))
+        return member, invitation(self.authority, issued, name, str(self.address), self.transport)
 
     def server_credentials(self) -> tuple[bytes, bytes]:
         """The server's key and certificate; a new one, if the old one ends soon."""

@@ -30,7 +30,7 @@ from fedarena.deploy.members import Members
 from fedarena.deploy.rules import live_rule
 from fedarena.deploy.scoring import DeviceScoring
 from fedarena.deploy.secure_rounds import SecureDeployment
-from fedarena.deploy.service import Service
+from fedarena.deploy.service import Credentials, Service, service_kind
 from fedarena.deploy.settings import check_deployable, constants, device_settings
 from fedarena.deploy.tasks import EXCLUDED, REFUSED, ROUND_FILE, Journal, Task
 from fedarena.deploy.update_form import UpdateForm
@@ -230,7 +230,8 @@ class DeployedServer:
         """Begins to answer devices."""
         key, certificate = self.folder.server_credentials()
         where = address or self.folder.address.listening()
-        self.service = Service(self.calls, key, certificate, self.folder.authority.certificate, where)
+        credentials = Credentials(key, certificate, self.folder.authority.certificate)
+        self.service = service_kind(self.folder.transport)(self.calls, credentials, where)
         self.service.start()
         give_back_unused()  # by building everything
 
