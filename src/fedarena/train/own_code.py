@@ -202,6 +202,11 @@ def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
                 raise BadInputError(
                     f"{kind.__name__}.local_loss must give one number, a tensor of no dimension, not {given}"
                 )
+            if not loss.requires_grad:
+                raise BadInputError(
+                    f"{kind.__name__}.local_loss gives a number that does not depend on the parameters, so there is no "
+                    "gradient; compute it from task.predict(params, batch) or task.loss, without detach or no_grad"
+                )
             found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         grad = dict(zip(leaves, found, strict=True))
         with torch.no_grad():
