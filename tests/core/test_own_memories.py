@@ -148,6 +148,43 @@ class Detached(FedAvg):
         return task.loss(params, batch).detach()
 
 
+class LosesAParameter(FedAvg):
+    def server_step(self, state, mean_update, round):
+        stepped = super().server_step(state, mean_update, round)
+        return {**stepped, "params": {name: p for name, p in stepped["params"].items() if "bias" not in name}}
+
+
+class InDouble(FedAvg):
+    def server_step(self, state, mean_update, round):
+        stepped = super().server_step(state, mean_update, round)
+        return {**stepped, "params": {name: p.double() for name, p in stepped["params"].items()}}
+
+
+class ScoresHalfAModel(FedAvg):
+    def evaluation_params(self, state):
+        return {"1.weight": state["params"]["1.weight"]}
+
+
+class HalfUpdates(FedAvg):
+    def client_update(self, params, client, work):
+        update, kept = super().client_update(params, client, work)
+        return {"params": {name: u.half() for name, u in update["params"].items()}}, kept
+
+
+class KeepsEverMore(FedAvg):
+    def client_init(self, broadcast):
+        return {"losses": {"all": torch.zeros(1)}}
+
+    def client_update(self, params, client, work):
+        update, kept = super().client_update(params, client, work)
+        return update, {"losses": {"all": torch.cat([kept["losses"]["all"], torch.zeros(1)])}}
+
+
+class PlainNumber(FedAvg):
+    def server_init(self, params):
+        return {"params": params, "steps": {"made": 0}}
+
+
 class Halves(Transform):
     def at_client(self, rows, kept, server):
         return {"params": {name: t.half() for name, t in rows.update["params"].items()}}, kept
@@ -173,6 +210,12 @@ class TakesNothing(OwnRound):
     ("parts", "message", "begins"),
     [
         ({"algorithm": Detached}, "Detached.local_loss gives a number that does not depend on the parameters", False),
+        ({"algorithm": LosesAParameter}, r"LosesAParameter.server_step gives no parameter '1\.bias'", True),
+        ({"algorithm": InDouble}, r"server_step gives the parameter '1\.weight' as torch\.float64 of shape", True),
+        ({"algorithm": ScoresHalfAModel}, r"evaluation_params gives no parameter '1\.bias'", False),
+        ({"algorithm": HalfUpdates}, r"client_update gives params/1\.weight as torch\.float16, in which", False),
+        ({"algorithm": KeepsEverMore}, r"keeps losses/all in the form \[2\], and client_init made it \[1\]", False),
+        ({"algorithm": PlainNumber}, "has 0 as 'made' in the group 'steps' of its server's state; a group has", False),
         ({"transforms": [Halves]}, "Halves.at_client must give params/1.weight as torch.float32, as it gets it", True),
         ({"task": {"metrics": ["accuracy", OwnRound]}}, "come to a column 'round' that the tables of a run", False),
         ({"task": {"metrics": ["accuracy", Percentile]}}, "come to a column 'accuracy_p10' that the tables", False),

@@ -14,6 +14,7 @@ from fedarena.train import Groups, is_finite
 from fedarena.train.examples import example_update
 from fedarena.train.late import LateChecks
 from fedarena.train.memories import refusing_memories
+from fedarena.train.own_code import check_same_form, is_own
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 from fedarena.transforms.aggregators.base import VERDICT
 from fedarena.transforms.downlink import Downlink
@@ -108,6 +109,9 @@ class Server:
                     f"server_step of {type(self.algorithm).__name__} loses {', '.join(lost)} of the server's state; "
                     "begin what it returns with **state"
                 )
+            if is_own(type(self.algorithm)):
+                who = f"{type(self.algorithm).__name__}.server_step"
+                check_same_form(stepped["params"], state["params"], who)
             return stepped
 
         before = self.state["params"]

@@ -120,7 +120,7 @@ def check_rows(update: Groups, before: Rows, who: str) -> None:
             if found.dtype != t.dtype:
                 raise BadInputError(
                     f"{who} must give {group}/{name} as {t.dtype}, as it gets it, but gave {found.dtype}, in which "
-                    "updates would be added up; round to fewer bits with .half().to(tensor)"
+                    f"updates would be added up; end with .to({t.dtype})"
                 )
 
 
