@@ -143,6 +143,20 @@ def test_what_does_not_change_is_no_memory() -> None:
         part.method = F.relu  # nor is a function
 
 
+class Misspelt(FedAvg):
+    def sever_step(self, state, mean_update, round):
+        return state
+
+    def helper(self):
+        return None
+
+
+def test_a_method_that_is_nearly_a_hook_is_told(tmp_path: Path) -> None:
+    run = start_run(config(algorithm=Misspelt, rounds=1), tmp_path)
+    told = "Misspelt has a method 'sever_step', which no engine calls; did you mean 'server_step'?"
+    assert [note for note in run.summary["warnings"] if "Misspelt" in note] == [told]
+
+
 class Detached(FedAvg):
     def local_loss(self, task, params, batch, client):
         return task.loss(params, batch).detach()

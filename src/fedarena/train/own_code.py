@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -22,6 +23,7 @@ from fedarena.train.layers import LayerTracker
 from fedarena.train.tensors import Groups
 
 _COHORT_GROUP = "cohort"  # which the server gets beside an algorithm's own
+_NEARLY = 0.85  # how alike two names are, from 0 to 1
 _HOOKS = ("client_init", "local_start", "local_loss", "local_gradient", "client_update")
 
 
@@ -173,6 +175,19 @@ def check_client_weight(algorithm: Algorithm) -> None:
             f"{who} gives a client another weight when others are with it; give every client its own, the mean divides "
             "by their sum"
         )
+
+
+def misspelt_hooks(algorithm: Algorithm) -> list[str]:
+    """What the user should know about methods that nothing calls, but whose names are nearly those of hooks."""
+    hooks = [name for name in dir(Algorithm) if not name.startswith("_")]
+    kinds = [kind for kind in type(algorithm).__mro__ if is_own(kind)]
+    own = {name for kind in kinds for name, value in vars(kind).items() if callable(value)}
+    found = {name: difflib.get_close_matches(name, hooks, 1, _NEARLY) for name in sorted(own - set(hooks))}
+    return [
+        f"{type(algorithm).__name__} has a method {name!r}, which no engine calls; did you mean {near[0]!r}?"
+        for name, near in found.items()
+        if near and not name.startswith("_")
+    ]
 
 
 def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
