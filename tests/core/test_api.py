@@ -57,15 +57,15 @@ def test_errors_are_exceptions(tmp_path: Path) -> None:
 
 
 def test_warnings_are_told_without_bars_and_kept(tmp_path: Path) -> None:
-    ignored = {"protocol": "synchronous", "runs_folder": tmp_path}  # without phones it makes no difference
+    ignored = {"protocol": "synchronous", "runs_folder": tmp_path}  # which without phones has little to do
     for name, call in (
         ("a", lambda: fedarena.run(FAST, **ignored, name="a", progress=False)),
         ("b", lambda: fedarena.open(FAST, **ignored, name="b").advance().close()),
     ):
-        with pytest.warns(UserWarning, match="protocol and clock make no difference"):
+        with pytest.warns(UserWarning, match="With fleet=ideal devices take no time"):
             call()
         result = fedarena.load(tmp_path / name)
-        assert ["no difference" in warning for warning in result.warnings] == [True]
+        assert ["fleet=ideal" in warning for warning in result.warnings] == [True]
 
 
 def test_no_more_clients_are_invited_than_there_are(tmp_path: Path, make_federation) -> None:

@@ -87,7 +87,19 @@ class DecidesByValue(Own):
         return self.last(2 * x if x.abs().sum() > 1e9 else x)
 
 
-@pytest.mark.sampled(3)
+class CountsCodes(Own):
+    """Divides gradients by how often a code occurs in a batch; torch would count those of all clients."""
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.codes = nn.Embedding(17, 1, scale_grad_by_freq=True)
+        self.layers = [self.last]  # torch knows it by another name
+
+    def forward(self, x):
+        return self.layers[0](self.codes((x.flatten(1) * 16).long()).squeeze(-1))
+
+
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("model", "note"),
     [
@@ -97,6 +109,7 @@ class DecidesByValue(Own):
         (FrozenBatchNorm, None),
         (Parametrized, "Torch computes _weight_norm_interface for one client after the other"),
         (FunctionalDropout, "one at a time, because the model FunctionalDropout cannot be vectorized"),
+        (CountsCodes, "the layer 'codes' (Embedding) cannot be vectorized (NotImplementedError: scale_grad_by_freq"),
         (DecidesByValue, "one at a time, because the model DecidesByValue cannot be vectorized"),
     ],
 )
@@ -160,9 +173,54 @@ class OldWeightNorm(Own):
             nn.utils.weight_norm(self.last)
 
 
+class ShortRows(Own):
+    """Torch writes to an embedding with max_norm when it is called, also where all rows are short enough."""
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.codes = nn.Embedding(17, 1, max_norm=100.0)
+
+    def forward(self, x):
+        return super().forward(self.codes((x.flatten(1) * 16).long()).squeeze(-1))
+
+
+class ClampsItself(Own):
+    def forward(self, x):
+        self.last.weight.data.clamp_(-0.01, 0.01)
+        return super().forward(x)
+
+
+class LayersInAList(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.layers = [nn.Linear(64, 64)]
+
+    def forward(self, x):
+        return super().forward(self.layers[0](x.flatten(1)))
+
+
+class TensorThatIsNoParameter(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.scale = torch.ones(10, requires_grad=True)
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+class DrawsAlways(Own):
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5)
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
+        (ShortRows, "changes its parameter 'codes.weight' in place when it is called"),
+        (ClampsItself, "changes its parameter 'last.weight' in place"),
+        (LayersInAList, "has parameters in 'layers' that torch does not know"),
+        (TensorThatIsNoParameter, "has parameters in 'scale' that torch does not know"),
+        (DrawsAlways, "draws random numbers while it is scored"),
         (Compiled, "its layer 'last' is compiled by torch.compile; leave that out"),
         (OldWeightNorm, "cannot be copied .* take torch.nn.utils.parametrizations.weight_norm"),
         (Overwrites, "does not work on .* modified by an inplace operation"),

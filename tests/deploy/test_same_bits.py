@@ -127,6 +127,13 @@ def test_parts_of_ones_own(own_parts):
     assert devices.kept
 
 
+def test_a_device_with_another_source_is_refused(own_parts, tmp_path):
+    devices = DevicesWithoutNetwork(small_experiment(**own_parts), ("own_parts",))
+    (tmp_path / "own_parts.py").write_text(OWN.replace("2 * t", "3 * t"))
+    with pytest.raises(fedarena.BadInputError, match=r"'own_parts' is not the same here as at the server, .*own_parts"):
+        devices.device(0)
+
+
 def test_parts_of_strangers_are_refused(own_parts):
     with pytest.raises(fedarena.BadInputError, match=r"uses 'own_parts:Net', which is not.*--allow own_parts$"):
         check_same_as_simulation(**own_parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +176,11 @@ def test_a_damaged_study_is_named(tmp_path: Path) -> None:
         tune(tmp_path, trials=2)
     journal.write_bytes(whole + b"something else\n")
     with pytest.raises(DamagedFileError, match=r"journal.log is damaged: its last line is no JSON"):
+        tune(tmp_path, trials=2)
+    score = re.search(rb'"values":\[(\d+)\.', whole)
+    assert score is not None
+    journal.write_bytes(whole[: score.start(1)] + b"99" + whole[score.end(1) :])
+    with pytest.raises(DamagedFileError, match=r"journal.log is damaged: what trial 0 came to was changed"):
         tune(tmp_path, trials=2)
     journal.write_bytes(whole)
     study.write_text("name: small\n")

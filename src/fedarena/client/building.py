@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedarena.algorithms import ALGORITHMS
 from fedarena.client.samples import OwnSamples
-from fedarena.client.trust import refuse_files, refuse_parts_of_strangers
+from fedarena.client.trust import refuse_files, refuse_other_sources, refuse_parts_of_strangers
 from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import make_part
@@ -96,7 +96,9 @@ def build(
     refuse_parts_of_strangers(settings, allow)
     try:
         refuse_files(settings)
-        return _build(settings, data, device, threads, noise)
+        parts = _build(settings, data, device, threads, noise)
+        refuse_other_sources(settings["sources"])
+        return parts
     except FedArenaError:
         raise
     except Exception as error:  # what somebody else sent may fail in any way, and a sentence is all that helps

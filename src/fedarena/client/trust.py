@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from fedarena.algorithms import ALGORITHMS
 from fedarena.core.errors import BadInputError
+from fedarena.core.files import fingerprint_of
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import FileName, Registry
 from fedarena.models import ADAPTATIONS, AUGMENTATIONS, MODELS, TASKS
@@ -34,6 +37,20 @@ def refuse_parts_of_strangers(settings: Mapping[str, Any], allow: Sequence[str])
             raise BadInputError(
                 f"The run uses {quoted(name)}, which is not a part of FedArena; if you trust that code on this device, "
                 f"start the client with --allow {module.partition('.')[0]}"
+            )
+
+
+def refuse_other_sources(sources: Mapping[str, str]) -> None:
+    """Refuses modules of somebody's own that are not those of the server: this device would train something else.
+
+    `sources` has their fingerprints; those that only the server uses are not imported here.
+    """
+    for name, fingerprint in sources.items():
+        path = getattr(sys.modules.get(name), "__file__", None)
+        if path is not None and fingerprint_of(Path(path).read_bytes()) != fingerprint:
+            raise BadInputError(
+                f"The module {quoted(name)} is not the same here as at the server, so this device would train "
+                f"something else; put the server's file in the place of {path}"
             )
 
 

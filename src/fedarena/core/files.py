@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -68,6 +69,11 @@ def reading(path: Path) -> Iterator[None]:
 def as_people_sort(name: str) -> list[tuple[int, str]]:
     """A key to sort names by: numbers in them count as numbers, so that epochs5 comes before epochs20."""
     return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"([0-9]{1,18})", name)]
+
+
+def fingerprint_of(source: bytes) -> str:
+    """What tells one content of a source file from another, however lines end."""
+    return hashlib.blake2b(source.replace(b"\r\n", b"\n"), digest_size=8).hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

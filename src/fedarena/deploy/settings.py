@@ -14,6 +14,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.models.trainable import constant_tensors
 from fedarena.runs.building import Experiment, data_spec
+from fedarena.runs.own_source import own_source
 from fedarena.transforms import Transform
 
 # Settings that make up something which real devices have by themselves or cannot have.
@@ -44,6 +45,7 @@ def device_settings(experiment: Experiment, all_transforms: bool = False) -> dic
             "columns": {name: [column.dtype, list(column.shape)] for name, column in federation.columns.items()},
         },
         **{part: dict(getattr(config, part)) for part in DEVICE_PARTS},
+        "sources": _sources(experiment),
         "local": asdict(config.local),
         "transforms": _transforms(experiment, all_transforms),
         "secure": _secure(experiment),
@@ -53,6 +55,12 @@ def device_settings(experiment: Experiment, all_transforms: bool = False) -> dic
             "threads": config.engine.get("threads", 1),
         },
     }
+
+
+def _sources(experiment: Experiment) -> dict[str, str]:
+    """Fingerprints of modules of somebody's own: devices have copies, which must be the same."""
+    found = own_source(experiment.config)
+    return {module: found.fingerprints[module] for module in found.files}
 
 
 def _secure(experiment: Experiment) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ makes the metric of a sum. So a client, a group of clients, and all of them toge
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
@@ -149,7 +150,15 @@ def make_metric(name: str, outputs: int = 1) -> Metric:
         return METRICS.get("accuracy")(outputs, among=int(top[1]))
     if ":" not in name and name not in METRICS.names():
         raise BadInputError(f"There is no metric called {name!r}; {nearest(name, metric_names())}")
-    made: Any = METRICS.get(name)(outputs)
+    kind = METRICS.get(name)
+    try:
+        inspect.signature(kind).bind(outputs)
+    except TypeError as error:
+        raise BadInputError(
+            f"The metric {name} must be made with how many numbers a model puts out, "
+            f"def __init__(self, outputs=1): {error}"
+        ) from error
+    made: Any = kind(outputs)
     if not isinstance(made, Metric) or not isinstance(getattr(made, "info", None), MetricInfo):
         raise BadInputError(
             f"{name} is not a metric: a subclass of fedarena.metrics.Metric whose `info` is a MetricInfo"

@@ -72,10 +72,17 @@ def check_scores_apart(task: Task) -> None:
                 outputs = task.predict(params, batch)
             with seeded(0):
                 found.append((outputs, task.measure(params, batch)))
+        with seeded(1):
+            drawn_anew = task.predict(params, one)
     if not _same_first(found[0][0], found[1][0]):
         raise BadInputError(
             f"The model {type(task.module).__name__} puts out something else when it is called again with the same "
             "samples; what it remembers between calls would leak from one client to the next"
+        )
+    if not _same_first(found[0][0], drawn_anew):
+        raise BadInputError(
+            f"The model {type(task.module).__name__} draws random numbers while it is scored, so a score would depend "
+            "on what was scored before it; let it draw while it is trained alone (`if self.training`)"
         )
     del found[0]
     if not _same_first(found[0][0], found[1][0]):

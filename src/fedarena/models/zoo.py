@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
@@ -70,6 +70,7 @@ def build_model(
         frozen = " but frozen ones (requires_grad=False)" if next(module.parameters(), None) is not None else ""
         raise BadInputError(f"The model {name!r} has no parameters{frozen}, so there is nothing to train")
     _refuse_what_engines_cannot_take(name, module)
+    _refuse_unknown_parameters(name, module)
     module = with_keyed_dropout(module)
     for samples in (2, 1):
         made = task(module) if task else make_task(module, spec)
@@ -99,12 +100,33 @@ def _refuse_what_engines_cannot_take(name: str, module: nn.Module) -> None:
         ) from error
 
 
+def _refuse_unknown_parameters(name: str, module: nn.Module) -> None:
+    """What torch does not know as a parameter would be neither trained nor sent nor kept, without a word."""
+    known = {id(p) for p in module.parameters()}
+    for path, part in module.named_modules():
+        for attribute, value in vars(part).items():
+            if attribute.startswith("_"):  # where torch keeps what it knows
+                continue
+            collection = value.values() if isinstance(value, dict) else value
+            entries = list(collection) if isinstance(value, (dict, list, tuple)) else [value]
+            held: list[Tensor] = [p for entry in entries if isinstance(entry, nn.Module) for p in entry.parameters()]
+            held += [entry for entry in entries if isinstance(entry, Tensor) and entry.requires_grad]
+            if any(id(p) not in known for p in held):
+                where = f"{path}.{attribute}" if path else attribute
+                raise BadInputError(
+                    f"The model {name!r} has parameters in {where!r} that torch does not know, so they would be "
+                    "neither trained nor sent; take nn.ModuleList, nn.ModuleDict or nn.Parameter there"
+                )
+
+
 def _try_out(name: str, task: Task, samples: int) -> None:
     """Refuses a model that cannot be trained on such data, or that remembers what it was trained on."""
     module, spec = task.module, task.spec
     batch = task.batch(task.example(samples))
     buffers = dict(module.named_buffers())
     before = {path: buffer.clone() for path, buffer in buffers.items()}
+    params: Tensors = dict(module.named_parameters())
+    versions = {path: (p._version, p.detach().clone()) for path, p in params.items()}
     training = {part: part.training for part in module.modules()}
     failure: Exception | None = None
     repeats = True
@@ -114,7 +136,6 @@ def _try_out(name: str, task: Task, samples: int) -> None:
         drawn = task.meaningless(batch)
         generators = other_generators()
         try:
-            params: Tensors = dict(module.named_parameters())
             keyed = {**drawn, "key": torch.zeros((), dtype=torch.int64)}
             with seeded(1):
                 outputs = task.predict(params, keyed)
@@ -144,6 +165,13 @@ def _try_out(name: str, task: Task, samples: int) -> None:
                 f"The model {name!r} keeps running statistics in {where}, "
                 "which would leak from one client to the next; use GroupNorm instead, "
                 "or a layer that stays in evaluation mode (override `train`)"
+            )
+    for path, (version, value) in versions.items():
+        # A row that is short enough is written, but not changed, by an embedding with max_norm.
+        if params[path]._version != version or not torch.equal(params[path], value):
+            raise BadInputError(
+                f"The model {name!r} changes its parameter {path!r} in place when it is called, as an embedding with "
+                "max_norm does, which would reach other clients; compute with a copy that is changed"
             )
     if other_generators() != generators:
         raise BadInputError(

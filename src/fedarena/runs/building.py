@@ -73,7 +73,7 @@ from fedarena.train import (
 from fedarena.train.captured import HELPERS
 from fedarena.train.engine import IntArray, Part
 from fedarena.train.examples import example_update
-from fedarena.train.own_code import is_own
+from fedarena.train.own_code import is_own, misspelt_hooks
 from fedarena.transforms import (
     AGGREGATORS,
     ATTACKS,
@@ -210,7 +210,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{config.algorithm['name']} needs clients that keep something between their rounds, "
             "and training=centralized has none; choose another algorithm, such as fedavg"
         )
-    warnings += [*engine.notes, *algorithm.notes(params)]
+    warnings += [*engine.notes, *algorithm.notes(params), *misspelt_hooks(algorithm)]
     if matching(params, [f"{PERSONAL_PART}.*"]) and not algorithm.personalizes:
         warnings.append(
             f"The model has a part of one client alone, {PERSONAL_PART}, which {config.algorithm['name']} averages "

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 import dis
 import functools
-import hashlib
 import importlib.util
 import inspect
 import logging
@@ -37,6 +36,7 @@ import numpy as np
 import torch
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.files import fingerprint_of
 from fedarena.core.options import parts_in
 from fedarena.metrics import METRICS
 from fedarena.runs.config import LISTED_PARTS, NAMED_PARTS, NOT_DECISIVE, RunConfig
@@ -187,11 +187,6 @@ def is_own(path: Path) -> bool:
     """Whether a file is neither installed nor part of Python or FedArena."""
     path = path.resolve()
     return not _INSTALLED & set(path.parts) and not any(path.is_relative_to(folder) for folder in _NOT_OWN)
-
-
-def fingerprint_of(content: bytes) -> str:
-    """What tells one content from another."""
-    return hashlib.blake2b(content.replace(b"\r\n", b"\n"), digest_size=8).hexdigest()
 
 
 def _imported(content: bytes, package: str) -> Iterator[str]:

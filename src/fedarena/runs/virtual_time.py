@@ -40,7 +40,10 @@ def check_feasible(simulation: Simulation) -> list[str]:
     fleet, protocol, clock = simulation.fleet, simulation.protocol, simulation.clock
     if fleet is None:
         expects_time = not protocol.ignores_availability or clock != ClockOptions()
-        note = "With fleet=ideal no time passes and nobody leaves: protocol and clock make no difference"
+        note = (
+            "With fleet=ideal devices take no time and never leave: of a protocol it only matters how many it invites "
+            "and how many updates it uses, and no time passes but clock.overhead_seconds; fleet=fedscale has phones"
+        )
         return [note] if expects_time else []
     if protocol.ignores_availability:
         leaves = bool((fleet.fleet.availability.share() < 1).any())

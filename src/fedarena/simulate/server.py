@@ -13,10 +13,14 @@ from fedarena.models.seeding import all_seeded
 from fedarena.train import Groups, is_finite
 from fedarena.train.examples import example_update
 from fedarena.train.late import LateChecks
+from fedarena.train.memories import refusing_memories
+from fedarena.train.own_code import check_same_form, is_own
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 from fedarena.transforms.aggregators.base import VERDICT
 from fedarena.transforms.downlink import Downlink
 from fedarena.transforms.fixed_point import SATURATED
+
+_IN_STATE = "let server_init give the server's state a group for it, which server_step changes"
 
 
 class Server:
@@ -83,7 +87,8 @@ class Server:
 
     def _broadcast(self) -> Groups:
         if self._downlink is None:
-            return self.algorithm.broadcast(self.state)
+            with refusing_memories(self.algorithm, "broadcast", _IN_STATE):
+                return self.algorithm.broadcast(self.state)
         return self._downlink.broadcast(self.state, self.download_state)
 
     def _move(self, update: Groups, total: Partial, round: int, lr_scale: float) -> None:
@@ -91,13 +96,22 @@ class Server:
 
         def take(state: Groups, update: Groups) -> Groups:
             # The same numbers on every engine, and in a run that is resumed, if a method draws some.
-            with all_seeded(streams.torch_seed(self.path.seed, "server step", self.version)):
+            seed = streams.torch_seed(self.path.seed, "server step", self.version)
+            with all_seeded(seed), refusing_memories(self.algorithm, "server_step", _IN_STATE):
                 stepped = self.algorithm.server_step(state, update, round)
+            if not isinstance(stepped, Mapping):
+                raise BadInputError(
+                    f"server_step of {type(self.algorithm).__name__} must return the server's next state, groups of "
+                    f"tensors, and not {stepped!r:.40}"
+                )
             if lost := [group for group in state if group not in stepped]:
                 raise BadInputError(
                     f"server_step of {type(self.algorithm).__name__} loses {', '.join(lost)} of the server's state; "
                     "begin what it returns with **state"
                 )
+            if is_own(type(self.algorithm)):
+                who = f"{type(self.algorithm).__name__}.server_step"
+                check_same_form(stepped["params"], state["params"], who)
             return stepped
 
         before = self.state["params"]

@@ -16,9 +16,11 @@ from fedarena.simulate.jobs import FloatArray, Jobs
 from fedarena.simulate.phones import Phones
 from fedarena.simulate.selectors import Candidates, Selector, Uniform
 from fedarena.train.engine import IntArray
+from fedarena.train.memories import refusing_memories
 from fedarena.train.own_code import is_own
 
 _CLIENTS_AT_ONCE = 1 << 16  # when the whole population must be looked at
+_OBSERVE = "only prepare and observe change a selector, and random numbers come from the candidates"
 _DRAWS_EACH = 24  # with a fifth of the clients available, that is enough 199 times of 200
 
 
@@ -53,7 +55,8 @@ class World:
         )
         # Somebody's own selector may draw from a global generator: then its numbers are those of this choice.
         own = is_own(type(self.selector).select)
-        with all_seeded(streams.torch_seed(self.seed, "own selector", round, turn)) if own else nullcontext():
+        seeded = all_seeded(streams.torch_seed(self.seed, "own selector", round, turn)) if own else nullcontext()
+        with seeded, refusing_memories(self.selector, "select", _OBSERVE):
             chosen = self.selector.select(number, candidates, round)
         return self._checked(chosen, number, busy)
 

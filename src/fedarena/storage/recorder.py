@@ -123,6 +123,7 @@ class Recorder:
         `constants` is what of the model is not trained, and `more_columns` are those that few runs have, by table.
         """
         check_new(folder)
+        table_schemas(metrics, more_columns)  # which refuses names that cannot be those of columns
         with new_folder(folder, "the run folder") as temporary:
             _write_first_files(temporary, config_yaml, environment, fleet, attributes, constants)
         recorder = cls(RunFiles.open(folder), metrics, client_states_ram_bytes, more_columns)

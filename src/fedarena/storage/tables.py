@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedarena.core.errors import BadInputError
 from fedarena.metrics import PERSONAL, TRAINING_SET, summary_names
 from fedarena.metrics.metric import PART
 
@@ -139,6 +140,13 @@ def table_schemas(metrics: Sequence[str], more: Mapping[str, Sequence[str]] | No
         fields["clients"] += [(f"{PERSONAL}samples", LONG), (f"{PERSONAL}predictions", LONG)]
     for table, names in (more or {}).items():
         fields[table] += [(name, LONG if name.partition(":")[0] == "arm" else FLOAT) for name in names]
+    for columns in fields.values():
+        names = [name for name, _ in columns]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise BadInputError(
+                f"The metrics {', '.join(whole)} come to a column {twice!r} that the tables of a run have already; "
+                "give your metric another name (its `info`)"
+            )
     return {table: pa.schema(columns) for table, columns in fields.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -22,6 +23,7 @@ from fedarena.train.tensors import Groups
 from fedarena.train.without_compiler import DispatchMode
 
 _COHORT_GROUP = "cohort"  # which the server gets beside an algorithm's own
+_NEARLY = 0.85  # how alike two names are, from 0 to 1
 _HOOKS = ("client_init", "local_start", "local_loss", "local_gradient", "client_update")
 
 
@@ -96,6 +98,17 @@ def corrected_gradient(algorithm: Algorithm, grad: Tensors, params: Tensors, cli
     return {name: corrected[name] for name in params}
 
 
+def check_same_form(found: Tensors, params: Tensors, who: str) -> None:
+    """Refuses parameters that are not those of the model: it would take its first ones for what is missing."""
+    if strange := [name for name in {**params, **found} if name not in params or name not in found]:
+        verb = "gives no" if strange[0] in params else "invents a"
+        raise BadInputError(f"{who} {verb} parameter {strange[0]!r}; it must give all that it gets, and no others")
+    for name, p in params.items():
+        if found[name].shape != p.shape or found[name].dtype != p.dtype:
+            forms = [f"{t.dtype} of shape {list(t.shape)}" for t in (found[name], p)]
+            raise BadInputError(f"{who} gives the parameter {name!r} as {forms[0]}, but it is {forms[1]}")
+
+
 def check_group_names(algorithm: Algorithm, groups: Groups, what: str) -> None:
     """Refuses groups whose names mean something else in files, or in what the server gets."""
     for group in groups:
@@ -104,6 +117,12 @@ def check_group_names(algorithm: Algorithm, groups: Groups, what: str) -> None:
                 f"{type(algorithm).__name__} calls a group of its {what} {group!r}; choose a name without slashes and "
                 f"colons, other than {_COHORT_GROUP!r}"
             )
+        for name, t in groups[group].items():
+            if not isinstance(t, Tensor):
+                raise BadInputError(
+                    f"{type(algorithm).__name__} has {t!r:.40} as {name!r} in the group {group!r} of its {what}; "
+                    "a group has tensors, such as torch.tensor(0)"
+                )
 
 
 def _numbers_of(algorithm: Algorithm) -> dict[str, Any]:
@@ -125,6 +144,11 @@ def _same(one: Any, other: Any) -> bool:
         torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) if isinstance(a, Tensor) else a == b
         for a, b in zip(first[0], second[0], strict=True)
     )
+
+
+def _forms(groups: Groups) -> dict[str, list[int]]:
+    """The shapes of all tensors, by their names."""
+    return {f"{group}/{name}": list(t.shape) for group, tensors in groups.items() for name, t in tensors.items()}
 
 
 def check_client_weight(algorithm: Algorithm) -> None:
@@ -153,6 +177,19 @@ def check_client_weight(algorithm: Algorithm) -> None:
         )
 
 
+def misspelt_hooks(algorithm: Algorithm) -> list[str]:
+    """What the user should know about methods that nothing calls, but whose names are nearly those of hooks."""
+    hooks = [name for name in dir(Algorithm) if not name.startswith("_")]
+    kinds = [kind for kind in type(algorithm).__mro__ if is_own(kind)]
+    own = {name for kind in kinds for name, value in vars(kind).items() if callable(value)}
+    found = {name: difflib.get_close_matches(name, hooks, 1, _NEARLY) for name in sorted(own - set(hooks))}
+    return [
+        f"{type(algorithm).__name__} has a method {name!r}, which no engine calls; did you mean {near[0]!r}?"
+        for name, near in found.items()
+        if near and not name.startswith("_")
+    ]
+
+
 def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
     """Refuses an algorithm of somebody's own that draws from a global generator, or whose groups cannot be stored."""
     kind = type(algorithm)
@@ -168,6 +205,7 @@ def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
     state = algorithm.server_init(params)
     check_group_names(algorithm, state, "server's state")
     broadcast = algorithm.broadcast(state)
+    check_same_form(algorithm.evaluation_params(state), params, f"{kind.__name__}.evaluation_params")
     check_group_names(algorithm, algorithm.client_init(broadcast), "clients' state")
     if algorithm.trains_freely:
         return
@@ -202,9 +240,28 @@ def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
                 raise BadInputError(
                     f"{kind.__name__}.local_loss must give one number, a tensor of no dimension, not {given}"
                 )
+            if not loss.requires_grad:
+                raise BadInputError(
+                    f"{kind.__name__}.local_loss gives a number that does not depend on the parameters, so there is no "
+                    "gradient; compute it from task.predict(params, batch) or task.loss, without detach or no_grad"
+                )
             found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         grad = dict(zip(leaves, found, strict=True))
         with torch.no_grad():
             tried("local_gradient", lambda: corrected_gradient(algorithm, grad, start, client))
-            update, _ = tried("client_update", lambda: algorithm.client_update(start, client, Work(2, 1, 2)))
+            update, kept = tried("client_update", lambda: algorithm.client_update(start, client, Work(2, 1, 2)))
+        if (after := _forms(kept)) != (before := _forms(state)):
+            changed = next(name for name in {**before, **after} if before.get(name) != after.get(name))
+            raise BadInputError(
+                f"{kind.__name__}.client_update keeps {changed} in the form {after.get(changed)}, and client_init made "
+                f"it {before.get(changed)}; what a client keeps has the same names and shapes after every round"
+            )
         check_group_names(algorithm, update, "update")
+        dtype = next(iter(params.values())).dtype
+        for group, tensors in update.items():
+            for name, t in tensors.items():
+                if t.is_floating_point() and t.dtype != dtype:
+                    raise BadInputError(
+                        f"{kind.__name__}.client_update gives {group}/{name} as {t.dtype}, in which updates would be "
+                        f"added up, and not as {dtype}; end with .to({dtype})"
+                    )

@@ -20,12 +20,15 @@ from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults,
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.hardware import AnyDeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of
+from fedarena.train.memories import refusing_memories
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
 from fedarena.train.own_code import check_own_hooks, corrected_gradient, passes_of
 from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.shards import Shard, T
 from fedarena.train.tensors import Groups, column_tensor, map_groups, of_algorithm
 from fedarena.train.validation import Validated, Validation
+
+_IN_CLIENT_STATE = "what a client is to keep between its rounds belongs into its state (client_init, client_update)"
 
 
 @ENGINES.register("reference")
@@ -168,7 +171,7 @@ class ReferenceEngine:
         model.load_state_dict(broadcast["params"], strict=False)
         with torch.no_grad():
             losses = [self.task.loss(broadcast["params"], batch) for batch in batches]
-        with torch.enable_grad():
+        with torch.enable_grad(), refusing_memories(self.algorithm, "train", _IN_CLIENT_STATE):
             self.algorithm.train(client, model, batches)
         trained = {name: p.detach() for name, p in model.named_parameters() if name in broadcast["params"]}
         return trained, _mean_loss(losses, batches)

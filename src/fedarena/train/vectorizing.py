@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
 
 _SLOW_OPERATION = re.compile(r"There is a performance drop because .* the batching rule for aten::(\w+)")
 
@@ -26,3 +29,16 @@ def noting_slow_operations(notes: list[str]) -> Iterator[None]:
     if slow:
         notes.append(f"Torch computes {', '.join(sorted(slow))} for one client after the other, which takes longer")
     warnings.filterwarnings("ignore", message="There is a performance drop because .* the batching rule")
+
+
+class RefusingCounts(TorchFunctionMode):
+    """Refuses embeddings whose gradients are divided by how often a code occurs: torch counts it in all clients."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Looks at embeddings, whose options torch gives by name, and leaves everything else alone."""
+        given = kwargs or {}
+        if given.get("scale_grad_by_freq"):
+            raise NotImplementedError("scale_grad_by_freq would count codes in the batches of all clients")
+        return function(*args, **given)

@@ -31,7 +31,8 @@ from fedarena.train import (
     map_groups,
 )
 from fedarena.train.late import LateChecks, Numbers, concatenated
-from fedarena.train.own_code import refusing_own_draws
+from fedarena.train.memories import refusing_memories
+from fedarena.train.own_code import is_own, refusing_own_draws
 from fedarena.train.product_rows import finite_clients
 from fedarena.train.shards import StateFile
 from fedarena.train.tensors import TRANSFORM_GROUP
@@ -57,6 +58,8 @@ from fedarena.transforms.sending import (
 )
 from fedarena.transforms.transform import SecretContext, Transform
 from fedarena.transforms.wire import PACKED, PARAMS, SENT, dense, wire_bytes
+
+_KEPT = "let server_init give what it is to keep"
 
 
 @dataclass(frozen=True)
@@ -350,7 +353,8 @@ class UpdatePath:
         `trusted` is the update that the server trained itself.
         """
         context = self._context("aggregator", round, version)
-        with refusing_own_draws(self.aggregator, "conclude"):
+        method = "conclude" if is_own(type(self.aggregator).conclude) else "finish"
+        with refusing_own_draws(self.aggregator, "conclude"), refusing_memories(self.aggregator, method, _KEPT):
             return self.aggregator.conclude(total, kept, ServerStep(context, trusted))
 
     def draw_ahead(self, update: Groups, round: int, version: int) -> None:
@@ -363,7 +367,7 @@ class UpdatePath:
         kept = list(server)
         for number, transform in reversed(list(enumerate(self.transforms))):
             context = self._server_context(number, round, version)
-            with refusing_own_draws(transform, "at_server"):
+            with refusing_own_draws(transform, "at_server"), refusing_memories(transform, "at_server", _KEPT):
                 update, kept[number] = transform.at_server(update, kept[number], context)
         return update, kept
 

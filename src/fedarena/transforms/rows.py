@@ -117,6 +117,11 @@ def check_rows(update: Groups, before: Rows, who: str) -> None:
                 raise BadInputError(
                     f"{who} must give {group}/{name} in the shape {list(t.shape)}, a row per client, but gave {given}"
                 )
+            if found.dtype != t.dtype:
+                raise BadInputError(
+                    f"{who} must give {group}/{name} as {t.dtype}, as it gets it, but gave {found.dtype}, in which "
+                    f"updates would be added up; end with .to({t.dtype})"
+                )
 
 
 def flat(groups: Groups) -> Tensor:

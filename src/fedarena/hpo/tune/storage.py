@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ import optuna
 from filelock import FileLock, Timeout
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.files import write_text
+from fedarena.core.files import fingerprint_of, write_text
 from fedarena.core.outside_text import quoted
 from fedarena.core.words import some
 from fedarena.core.yaml_files import read_yaml
@@ -33,6 +33,7 @@ from fedarena.storage.run_data import flatten_settings
 STUDY_FILE = "study.yaml"
 JOURNAL_FILE = "journal.log"  # of Optuna; optuna-dashboard opens it
 _STUDY_ID = "fedarena_study"  # an attribute of Optuna's study
+_SEAL, _SEALED = "fedarena_seal", ("excesses", "rounds", "runs")  # attributes of a complete trial
 _LOCKS_FOLDER = ".locks"
 _ABOUT = "# What is searched, by fedarena tune. Trials depend on it, so it stays as it is.\n"
 
@@ -104,6 +105,7 @@ def open_study(plan: TuningPlan) -> Any:
             known, has_trials = study.user_attrs.get(_STUDY_ID), bool(study.get_trials(deepcopy=False))
         except (ValueError, KeyError, TypeError, AssertionError) as error:
             raise _damaged(plan, error) from error
+        _check_seals(plan, study)
         if known is None and not has_trials:
             study.set_user_attr(_STUDY_ID, plan.study_id)
         elif known != plan.study_id:
@@ -112,6 +114,26 @@ def open_study(plan: TuningPlan) -> Any:
                 "give this one another name (--name) or another storage"
             )
         return study
+
+
+def tell(study: Any, trial: Any, values: Sequence[float]) -> None:
+    """Ends a trial with what it came to, sealed: Optuna's files have no checksums."""
+    trial.set_user_attr(_SEAL, _seal(trial, values))
+    study.tell(trial, list(values))
+
+
+def _seal(trial: Any, values: Sequence[float]) -> str:
+    """What tells the hyperparameters, the values and our attributes of a trial from others."""
+    attributes = {name: trial.user_attrs.get(name) for name in _SEALED}
+    sealed = [trial.number, trial.params, list(values), attributes]
+    return fingerprint_of(json.dumps(sealed, sort_keys=True).encode())
+
+
+def _check_seals(plan: TuningPlan, study: Any) -> None:
+    for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)):
+        seal = trial.user_attrs.get(_SEAL)  # studies of earlier versions have none
+        if seal is not None and seal != _seal(trial, trial.values):
+            raise DamagedFileError(f"{_place(plan)} is damaged: what trial {trial.number} came to was changed")
 
 
 @contextmanager

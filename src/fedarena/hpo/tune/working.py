@@ -17,7 +17,7 @@ from fedarena.hpo.space import Configuration
 from fedarena.hpo.tune.observer import Ended, Incumbent, TuneObserver
 from fedarena.hpo.tune.plan import TuningPlan, applies, as_label, in_order, of_label
 from fedarena.hpo.tune.samplers import EXCESSES, make_pruner, make_sampler
-from fedarena.hpo.tune.storage import claiming, lock_of_trial, open_study
+from fedarena.hpo.tune.storage import claiming, lock_of_trial, open_study, tell
 from fedarena.hpo.tune.trial import AnyTrialRuns, TrialFailedError, TrialRuns
 from fedarena.runs.cluster import staying
 
@@ -119,7 +119,7 @@ class Worker:
             for key in (EXCESSES, ROUNDS, RUNS):
                 if key in before.user_attrs:
                     trial.set_user_attr(key, before.user_attrs[key])
-            self.study.tell(trial, before.values)
+            tell(self.study, trial, before.values)
             sentence = f"the same as trial {before.number}"
             return Ended(number, "complete", tuple(before.values), before.user_attrs.get(ROUNDS, 0), sentence)
         trial.set_user_attr(RUNS, [self._plan.run_name(number, seed) for seed in self._plan.seeds])
@@ -167,7 +167,7 @@ class Worker:
         trial.set_user_attr(ROUNDS, judged.rounds)
         if self._plan.constraints:
             trial.set_user_attr(EXCESSES, list(judged.excesses))
-        self.study.tell(trial, list(judged.values))
+        tell(self.study, trial, list(judged.values))
         return Ended(number, "complete", judged.values, judged.rounds)
 
     def _should_end(

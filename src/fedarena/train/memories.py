@@ -1,0 +1,104 @@
+"""What parts of somebody's own remember in themselves: no checkpoint has it, so a resumed run would go another way."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
+from itertools import islice
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedarena.core.errors import BadInputError
+from fedarena.train.own_code import is_own
+
+_NUMBERS = 1 << 16  # of an array or a collection that are compared: a look costs no more in a larger federation
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
+_NO_MEMORY = (type, ModuleType, FunctionType, property, staticmethod, classmethod)
+
+
+@contextmanager
+def refusing_memories(part: object, method: str, instead: str) -> Iterator[None]:
+    """A part of somebody's own may not change within the block, in which one of its methods is called."""
+    if not is_own(type(part)):
+        yield
+        return
+    before = _memories(part)
+    yield
+    after = _memories(part)
+    for place in [*after, *before]:
+        if place not in before or place not in after or not _same(before[place], after[place]):
+            attribute = re.split(r"[.\[ ]", place)[0]
+            raise BadInputError(
+                f"{type(part).__name__}.{method} remembers something in self.{attribute}, which would be lost when the "
+                f"run is interrupted, and unknown to other engines; {instead}"
+            )
+
+
+def _memories(part: object) -> dict[str, Any]:
+    """Everything in a part that could change, by where it is."""
+    found: dict[str, Any] = {}
+    seen = {id(part)}
+    for kind in type(part).__mro__:
+        if is_own(kind) and kind is not object:
+            own = {name: value for name, value in vars(kind).items() if not name.startswith("__")}
+            _look_into(own, "", found, seen)
+    _look_into(getattr(part, "__dict__", {}), "", found, seen)
+    return found
+
+
+def _look_into(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], seen: set[int]) -> None:
+    for name, value in islice(values.items(), _NUMBERS):
+        _look_at(value, f"{prefix}{name}", found, seen)
+
+
+def _look_at(value: Any, place: str, found: dict[str, Any], seen: set[int]) -> None:
+    if isinstance(value, _PLAIN):
+        found[place] = value
+        return
+    if isinstance(value, _NO_MEMORY) or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        flat = value.detach().flatten()
+        found[place] = flat[:: _stride(flat.numel())].clone()
+    elif isinstance(value, np.ndarray) and value.dtype != object:
+        flat_array = value.reshape(-1)
+        found[place] = flat_array[:: _stride(flat_array.size)].copy()
+    elif isinstance(value, np.random.Generator):
+        found[place] = repr(value.bit_generator.state)
+    elif isinstance(value, np.random.RandomState):
+        found[place] = repr(value.get_state())
+    elif isinstance(value, random.Random):
+        found[place] = hash(value.getstate())
+    elif isinstance(value, torch.Generator):
+        found[place] = value.get_state()
+    elif isinstance(value, Mapping):
+        found[f"{place} (entries)"] = len(value)
+        _look_into(value, f"{place}.", found, seen)
+    elif isinstance(value, (list, tuple, deque, Set, np.ndarray)):
+        found[f"{place} (entries)"] = len(value)
+        for number, entry in enumerate(islice(value, _NUMBERS)):
+            _look_at(entry, f"{place}[{number}]", found, seen)
+    else:
+        _look_into(getattr(value, "__dict__", {}), f"{place}.", found, seen)
+
+
+def _stride(numbers: int) -> int:
+    return max(1, -(-numbers // _NUMBERS))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        return one.dtype == other.dtype and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+    return bool(one == other) or (one != one and other != other)
