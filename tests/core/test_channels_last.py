@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedarena.models.normalization import GroupNormBeforeReLU
+from fedarena.train import channels_last
 from fedarena.train.channels_last import ChannelsInnermost
 from fedarena.train.kernel_layers import FirstConvolution
 
@@ -84,3 +88,27 @@ def test_first_convolutions_are_torchs(
     theirs, ours = (torch.autograd.grad(y, weight, slopes)[0] for y in (expected, found))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-11)
     assert not turned or ours.stride() == weight.stride()  # else optimizers would take parameter after parameter
+
+
+@pytest.mark.parametrize(
+    ("weight", "options", "is_ours"),
+    [
+        ((8, 3, 3, 3), {"stride": 2, "padding": 1}, True),
+        ((8, 3, 3, 3), {"padding": "same"}, False),
+        ((8, 3, 3, 3), {"padding": "valid"}, False),
+        ((8, 3, 3, 1), {"padding": 1}, False),
+        ((8, 3, 3, 3), {"stride": (1, 2)}, False),
+        ((8, 3, 7, 7), {"padding": 3}, False),  # its patches are large
+        ((8, 3, 1, 1), {}, True),
+        ((3, 1, 3, 3), {"padding": 1, "groups": 3}, False),  # without a GPU there are no kernels
+        ((6, 1, 3, 3), {"padding": 1, "groups": 3}, False),
+    ],
+)
+def test_which_convolutions_are_ours(weight: tuple[int, ...], options: dict[str, Any], is_ours: bool) -> None:
+    given = {"stride": 1, "padding": 0, "groups": 1} | options
+    around = [channels_last._pair(given[name]) for name in ("stride", "padding")]
+    x, filters = torch.randn(2, 3, 9, 8).double(), torch.randn(weight).double().requires_grad_()
+    layer = channels_last._convolution_layer(x, filters, *around, given["groups"])
+    assert (layer is not None) == is_ours
+    if layer is not None:
+        torch.testing.assert_close(layer(x, filters), F.conv2d(x, filters, **options))

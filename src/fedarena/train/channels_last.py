@@ -104,7 +104,7 @@ def _convolution_layer(
     side = tuple(weight.shape[2:])
     if (groups, side, stride, padding) == (1, (1, 1), (1, 1), (0, 0)):
         return PointwiseConvolution.apply
-    alike = side[0] == side[1] and stride[0] == stride[1] and padding[0] == padding[1] and padding[0] != "same"
+    alike = side[0] == side[1] and stride[0] == stride[1] and padding[0] == padding[1] and isinstance(padding[0], int)
     if groups == 1 and alike and not input.requires_grad and weight[0].numel() <= _MOST_OF_A_PATCH:
         return lambda x, w: FirstConvolution.apply(x, w, stride[0], padding[0])  # type: ignore[no-untyped-call]
     filters = groups == len(weight) == input.shape[1] and (side, padding) == ((3, 3), (1, 1))
