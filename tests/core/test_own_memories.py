@@ -240,3 +240,18 @@ def test_what_would_be_wrong_gets_a_sentence(tmp_path: Path, parts, message, beg
     with pytest.raises(BadInputError, match=message):
         start_run(config(**{"rounds": 2, "algorithm": "fedavg", **parts}), tmp_path)
     assert (tmp_path / "small").exists() == begins
+
+
+def test_what_is_only_written_may_be_remembered() -> None:
+    class Notes:
+        write_only = ("norms",)
+
+        def __init__(self):
+            self.norms, self.steps = [], 0
+
+    part = Notes()
+    with refusing_memories(part, "at_server", "keep it elsewhere"):
+        part.norms.append(1.0)
+    sentence = r'self\.steps, .*; keep it elsewhere, or, if nothing depends on it, say write_only = \("steps",\)'
+    with pytest.raises(BadInputError, match=sentence), refusing_memories(part, "at_server", "keep it elsewhere"):
+        part.steps += 1

@@ -362,6 +362,8 @@ def test_a_step_is_made_although_nobody_came(make_federation) -> None:
 class Between(Transform):
     """Sees what other transforms of a run see."""
 
+    write_only = ("at_clients", "at_the_server")
+
     def __init__(self) -> None:
         self.at_clients: list[float] = []
         self.at_the_server: list[float] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
 from itertools import islice
 from types import FunctionType, ModuleType
@@ -25,7 +25,10 @@ _NO_MEMORY = (type, ModuleType, FunctionType, property, staticmethod, classmetho
 
 @contextmanager
 def refusing_memories(part: object, method: str, instead: str) -> Iterator[None]:
-    """A part of somebody's own may not change within the block, in which one of its methods is called."""
+    """A part of somebody's own may not change within the block, in which one of its methods is called.
+
+    But for attributes that its class names in `write_only`: they are only written, for somebody to look at later.
+    """
     if not is_own(type(part)):
         yield
         return
@@ -37,7 +40,8 @@ def refusing_memories(part: object, method: str, instead: str) -> Iterator[None]
             attribute = re.split(r"[.\[ ]", place)[0]
             raise BadInputError(
                 f"{type(part).__name__}.{method} remembers something in self.{attribute}, which would be lost when the "
-                f"run is interrupted, and unknown to other engines; {instead}"
+                f"run is interrupted, and unknown to other engines; {instead}, or, if nothing depends on it, say "
+                f'write_only = ("{attribute}",) in the class'
             )
 
 
@@ -45,12 +49,17 @@ def _memories(part: object) -> dict[str, Any]:
     """Everything in a part that could change, by where it is."""
     found: dict[str, Any] = {}
     seen = {id(part)}
+    only_written = getattr(type(part), "write_only", ())
     for kind in type(part).__mro__:
         if is_own(kind) and kind is not object:
             own = {name: value for name, value in vars(kind).items() if not name.startswith("__")}
-            _look_into(own, "", found, seen)
-    _look_into(getattr(part, "__dict__", {}), "", found, seen)
+            _look_into(_without(only_written, own), "", found, seen)
+    _look_into(_without(only_written, getattr(part, "__dict__", {})), "", found, seen)
     return found
+
+
+def _without(names: Collection[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def _look_into(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], seen: set[int]) -> None:

@@ -24,6 +24,7 @@ from fedarena.train.without_compiler import DispatchMode
 
 _COHORT_GROUP = "cohort"  # which the server gets beside an algorithm's own
 _NEARLY = 0.85  # how alike two names are, from 0 to 1
+_LEAST_BITS = 32  # of numbers that are added up over clients
 _HOOKS = ("client_init", "local_start", "local_loss", "local_gradient", "client_update")
 
 
@@ -260,7 +261,8 @@ def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
         dtype = next(iter(params.values())).dtype
         for group, tensors in update.items():
             for name, t in tensors.items():
-                if t.is_floating_point() and t.dtype != dtype:
+                coarse = t.is_floating_point() and torch.finfo(t.dtype).bits < _LEAST_BITS
+                if coarse or (group == "params" and t.dtype != dtype):
                     raise BadInputError(
                         f"{kind.__name__}.client_update gives {group}/{name} as {t.dtype}, in which updates would be "
                         f"added up, and not as {dtype}; end with .to({dtype})"
