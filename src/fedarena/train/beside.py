@@ -86,6 +86,34 @@ class LongTraining(LaneTraining):
             self._done = {}
 
 
+class _Group:
+    """A group that trains on a stream, which is told of some steps at a time."""
+
+    def __init__(self, training: LongTraining, pool: LanePool, stream: LaneStream | None):
+        self.training, self._stream = training, stream
+        self._course = training.course(pool, stream)
+        if stream is not None:
+            stream.stream.wait_stream(torch.cuda.current_stream())
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are steps that its stream has not been told of."""
+        return self.training.taken < self.training.schedule.length
+
+    def go_on(self) -> None:
+        """Tells its stream of the next steps."""
+        with self._stream or nullcontext():
+            next(self._course)
+
+    def end(self) -> None:
+        """What the current stream does from now on comes after all of them."""
+        with self._stream or nullcontext():
+            for _ in self._course:
+                pass
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream.stream)
+
+
 class Beside:
     """Where such groups train: on a GPU each on a stream of its own, of which those with most steps go first."""
 
@@ -93,36 +121,45 @@ class Beside:
         self._device = device
         self._pools: list[LanePool] = []
         self._streams: list[LaneStream | None] = []
+        self._going_on: list[_Group] = []  # those with steps that the GPU has not been told of
 
     def train(
         self, long: ClientsAtWork, groups: Sequence[LongTraining], usual: Iterator[JobResults | None]
     ) -> Iterator[JobResults]:
         """The results of all, those of the groups' clients, who are all the `long` ones, together.
 
-        A GPU is told what groups have to do, those with most steps first, before it starts with the others.
+        A GPU is told in turns what each group has to do next, and what the others have, so that all begin at once.
         """
         while len(self._pools) < len(groups):
             urgency = max(0, _MOST_URGENT - len(self._pools))
             self._pools.append(LanePool())
             self._streams.append(LaneStream(urgency) if self._device.type == "cuda" else None)
-        courses = []
-        for training, pool, stream in zip(groups, self._pools, self._streams, strict=False):
-            course = training.course(pool, stream)
-            if stream is not None:
-                stream.stream.wait_stream(torch.cuda.current_stream())
-            with stream or nullcontext():
-                while training.taken < training.schedule.length:
-                    next(course)
-            courses.append((course, stream))
-        yield from (results for results in usual if results is not None)
+        at_work = [_Group(*parts) for parts in zip(groups, self._pools, self._streams, strict=False)]
+        self._going_on = at_work
+        try:
+            self._tell_next()
+            for results in usual:
+                self._tell_next()
+                if results is not None:
+                    yield results
+            self.tell_all()
+        finally:
+            self._going_on = []
         before = 0
-        for training, (course, stream) in zip(groups, courses, strict=True):
-            with stream or nullcontext():
-                for _ in course:
-                    pass
-            if stream is not None:
-                torch.cuda.current_stream().wait_stream(stream.stream)
+        for group in at_work:
+            group.end()
+            training = group.training
             long.finished += [(before + clients, params, sums) for clients, params, sums in training.finished]
             before += len(training.steps)
         if groups:
             yield long.results()
+
+    def tell_all(self) -> None:
+        """Has groups told of all that they have to do, since whoever tells them is about to do something else."""
+        while self._going_on:
+            self._tell_next()
+
+    def _tell_next(self) -> None:
+        for group in self._going_on:
+            group.go_on()
+        self._going_on = [group for group in self._going_on if group.has_more]

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fedarena.train.streams import LaneStream
 _MOST_COMPILED = 5000  # operations, since the compiler's time grows with them
 HELPERS = "TORCH_WARM_POOL"  # whether torch's compiler starts processes as soon as it is imported
 _ALIGNED_BYTES = 16
+_UNIT_BYTES = 8  # in which bytes are copied where that is possible
 # The compiler computes what is used twice again each time if that takes no more operations than this. A number drawn at
 # random takes about as many, but whether it is above a threshold is to be known once, and not its hash be kept.
 _OPERATIONS_OF_A_MASK = 40
@@ -46,6 +48,52 @@ def capture(
 
     def run(given: list[Tensor]) -> None:
         torch._foreach_copy_(place, [t.reshape(times, -1) for t in given])
+        replay()
+
+    return run
+
+
+class Packing:
+    """Where tensors like some examples lie in a row of bytes, so that one copy moves all of them.
+
+    Each begins where compiled code expects tensors to begin.
+    """
+
+    def __init__(self, examples: Sequence[Tensor]):
+        self._forms = [(t.shape, t.dtype) for t in examples]
+        self._sizes = [t.numel() * t.element_size() for t in examples]
+        aligned = (-(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES for size in self._sizes)
+        *self._begins, self._row_bytes = accumulate(aligned, initial=0)
+
+    def pack(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Rows of bytes, one for each row of the tensors; these rows are like the examples."""
+        packed = tensors[0].new_zeros(len(tensors[0]), self._row_bytes, dtype=torch.uint8)
+        for t, begin, size in zip(tensors, self._begins, self._sizes, strict=True):
+            unit = torch.int64 if size % _UNIT_BYTES == 0 else torch.uint8
+            packed[:, begin : begin + size].view(unit).copy_(t.reshape(len(t), -1).view(unit))
+        return packed
+
+    def unpack(self, row: Tensor) -> list[Tensor]:
+        """The tensors of a row, in its memory."""
+        places = zip(self._forms, self._begins, self._sizes, strict=True)
+        return [row[begin : begin + size].view(dtype).view(shape) for (shape, dtype), begin, size in places]
+
+
+def capture_packed(
+    step: Callable[..., None],
+    changed: list[Tensor],
+    read: list[Tensor],
+    example: list[Tensor],
+    on: LaneStream,
+    times: int,
+) -> Callable[[Tensor], None]:
+    """Such a graph of several steps that is given what `Packing` makes of the tensors of all."""
+    packing = Packing(example)
+    room = packing.pack([t.unsqueeze(0) for t in example]).repeat(times, 1)
+    replay = captured_graph(step, changed, read, [packing.unpack(row) for row in room], on)
+
+    def run(rows: Tensor) -> None:
+        room.copy_(rows)
         replay()
 
     return run

@@ -218,6 +218,7 @@ class CohortEngine:
 
     def meanwhile(self) -> None:
         """Does what there is to do while the device is busy."""
+        self._beside.tell_all()
         for work in self._other_work:
             work()
 

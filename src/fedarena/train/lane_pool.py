@@ -16,7 +16,7 @@ from fedarena.models import Tensors
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.jobs import IntArray, hyperparameters_in
 from fedarena.train.optimizers import LocalTraining, optimizer_init
-from fedarena.train.program import Batch, Changing, Given, Program, StepPrograms
+from fedarena.train.program import Batch, Changing, Given, Program, StepPrograms, StepsProgram
 from fedarena.train.resident import SampleSource
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups, innermost_channels, map_groups
@@ -94,32 +94,34 @@ class Lanes:
             torch.ones_like(one_each),
             torch.zeros_like(one_each),
         )
-        self._steps: dict[tuple[int, int, bool, int], Program] = {}
+        self._one: dict[tuple[int, int, bool], Program] = {}
+        self._several: dict[tuple[int, int, bool, int], StepsProgram] = {}
 
     def _innermost(self, broadcast: Tensor) -> Tensor:
         return innermost_channels(broadcast.unsqueeze(0))[0] if self.given.shared else innermost_channels(broadcast)
 
     def step(self, width: int, batch: Batch, frequent: bool) -> None:
         """One gradient step in each of the first `width` lanes; those that are `frequent` are worth being compiled."""
-        form = (width, batch.mask.shape[-1], frequent, 1)
-        if form not in self._steps:
-            self._steps[form] = self._bind(width, batch, frequent, 1)
-        self._steps[form](batch)
+        form = (width, batch.mask.shape[-1], frequent)
+        if form not in self._one:
+            lanes, read, compile = self.changing.first(width), self.given.first(width), frequent and self._compile
+            self._one[form] = self._programs.bind(lanes, read, batch, compile=compile, stream=self._stream)
+        self._one[form](batch)
 
-    def steps(self, width: int, batches: Batch, frequent: bool) -> None:
-        """As many steps as there are batches, without a pause on a GPU, and without Python on a CPU."""
-        on_cpu = batches.mask.device.type == "cpu"
-        form = (width, batches.mask.shape[-1], frequent, _ANY_NUMBER if on_cpu else len(batches.mask))
-        if form not in self._steps:
-            self._steps[form] = self._bind(width, batches.at(0), frequent, form[-1])
-        self._steps[form](batches)
+    def steps(self, width: int, batches: Batch, some: slice, frequent: bool) -> None:
+        """Some of the steps whose batches these are, without a pause on a GPU, and without Python on a CPU."""
+        times = _ANY_NUMBER if batches.packed is None else some.stop - some.start
+        form = (width, batches.mask.shape[-1], frequent, times)
+        if form not in self._several:
+            self._several[form] = self._bind_several(width, batches.at(some.start), frequent, times)
+        self._several[form](batches, some)
 
-    def _bind(self, width: int, example: Batch, frequent: bool, times: int) -> Program:
+    def _bind_several(self, width: int, example: Batch, frequent: bool, times: int) -> StepsProgram:
         lanes, read = self.changing.first(width), self.given.first(width)
         if times == _ANY_NUMBER:
             return self._programs.bind_any_number(lanes, read, example)
         compile = frequent and self._compile
-        return self._programs.bind(lanes, read, example, compile=compile, stream=self._stream, times=times)
+        return self._programs.bind_several(lanes, read, example, compile=compile, stream=self._stream, times=times)
 
     def step_exactly(self, width: int, batch: Batch, samples: IntArray, frequent: bool) -> None:
         """The same for batches without padding, of so many `samples` each (0: the lane is idle).

@@ -26,6 +26,7 @@ from fedarena.train.tensors import Groups
 # small ones before it is told of the next, takes several at once.
 _MANY_STEPS = 64
 _AT_ONCE = (16, 4, 1)
+_LARGE_STEP_BYTES = 1 << 22  # of all lanes' samples
 # Batches of several steps are gathered at once: on a CPU as long as they stay in a cache.
 _BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}
 
@@ -98,9 +99,9 @@ class LaneTraining(ClientsAtWork):
                     batches = self._gather(step)
                     first, until = step, step + len(batches.mask)
                 taken = self._taken_at_once(step, min(change, until) - step)
-                if taken > 1 or self._takes_any_number:
-                    some = batches.at(slice(step - first, step - first + taken))
-                    lanes.steps(int(self.widths[step]), some, self._is_frequent(step))
+                if batches.packed is not None or self._takes_any_number:
+                    some = slice(step - first, step - first + taken)
+                    lanes.steps(int(self.widths[step]), batches, some, self._is_frequent(step))
                 else:
                     self._take_step(lanes, step, batches.at(step - first))
                 self.taken += taken
@@ -126,6 +127,8 @@ class LaneTraining(ClientsAtWork):
         if self._takes_any_number:
             return most
         if self.engine.device.type != "cuda" or self.engine.exact_batches or not self._is_often_taken(step):
+            return 1
+        if self._sample_bytes(int(self.widths[step])) > _LARGE_STEP_BYTES:
             return 1
         return next(number for number in _AT_ONCE if number <= most)
 
@@ -169,8 +172,7 @@ class LaneTraining(ClientsAtWork):
     def _gather(self, first: int) -> Batch:
         """The batches of some steps of the same width, as many as are gathered at once."""
         width = int(self.widths[first])
-        row_bytes = sum(values[:1].nbytes for values in self.columns.values())
-        most = max(1, _BLOCK_BYTES[self.engine.device.type] // max(1, row_bytes * width * self.rows.shape[1]))
+        most = max(1, _BLOCK_BYTES[self.engine.device.type] // max(1, self._sample_bytes(width)))
         last = min(first + most, int(np.searchsorted(-self.widths, -width, side="right")))
         steps, places = last - first, slice(int(self.begins[first]), int(self.begins[last]))
         rows = self.rows[places].view(steps, width, -1)
@@ -178,7 +180,13 @@ class LaneTraining(ClientsAtWork):
             name: values.index_select(0, rows.flatten()).view(*rows.shape, *values.shape[1:])
             for name, values in self.columns.items()
         }
-        return Batch(columns, *(t[places].view(steps, width, *t.shape[1:]) for t in (self.mask, self.keys)))
+        batches = Batch(columns, *(t[places].view(steps, width, *t.shape[1:]) for t in (self.mask, self.keys)))
+        at_once = not self._takes_any_number and self._taken_at_once(first, steps) > 1
+        return batches.with_packed() if at_once else batches
+
+    def _sample_bytes(self, width: int) -> int:
+        """What the samples of a step of so many lanes take."""
+        return sum(values[:1].nbytes for values in self.columns.values()) * width * self.rows.shape[1]
 
     def _flush(self) -> JobResults | None:
         """The results of the clients that have finished since the last time, if they are asked for here."""

@@ -21,7 +21,7 @@ from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
-from fedarena.train.captured import capture, captured_graph, compiled
+from fedarena.train.captured import Packing, capture, capture_packed, captured_graph, compiled
 from fedarena.train.graphs import Update, clean, compare_instead_of_scattering, in_place, separate_updates
 from fedarena.train.recording import record_plainly
 from fedarena.train.scripts import Script
@@ -82,6 +82,7 @@ class Batch:
     columns: Tensors
     mask: Tensor  # samples that count
     keys: Tensor  # of what the model draws at random
+    packed: Tensor | None = None  # the same of many steps, a row for each, to be given to a GPU in one piece
 
     def of(self, lanes: Tensor, samples: int) -> Batch:
         """The first samples of the lanes with these numbers."""
@@ -95,6 +96,10 @@ class Batch:
     def each(self) -> list[Batch]:
         """Those of all steps, one by one."""
         return [self.at(step) for step in range(len(self.mask))]
+
+    def with_packed(self) -> Batch:
+        """The same batches of many steps, packed as well."""
+        return replace(self, packed=Packing(self.at(0).tensors()).pack(self.tensors()))
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
@@ -135,6 +140,7 @@ class Given:
 
 Step = Callable[[Changing, Given, Batch], Changing]
 Program = Callable[[Batch], None]
+StepsProgram = Callable[[Batch, slice], None]  # takes some of the steps whose batches it is given
 
 
 @dataclass(frozen=True)
@@ -167,23 +173,42 @@ class StepPrograms:
         *,
         compile: bool = False,
         stream: LaneStream | None = None,
-        times: int = 1,
     ) -> Program:
         """A program for these lanes, which it changes in place, and batches like the example.
 
-        On a GPU it may be compiled, have a stream of its own, and take several steps at once, for which it is given the
-        batches of all.
+        On a GPU it may be compiled and have a stream of its own.
         """
         with TRACING:
             if changing.numbers.device.type != "cuda":
                 script, lanes = self._script_for(changing, given, example), [*changing.tensors(), *given.tensors()]
                 return lambda batch: script(*lanes, *batch.tensors())
             step = self._step_in_place(changing, given, example, compile)
-            tensors = changing.tensors(), given.tensors(), example.tensors()
-            run = capture(step, *tensors, stream or self._stream, times)
+            run = capture(step, changing.tensors(), given.tensors(), example.tensors(), stream or self._stream)
             return lambda batch: run(batch.tensors())
 
-    def bind_any_number(self, changing: Changing, given: Given, example: Batch) -> Program:
+    def bind_several(
+        self,
+        changing: Changing,
+        given: Given,
+        example: Batch,
+        *,
+        compile: bool,
+        stream: LaneStream | None,
+        times: int,
+    ) -> StepsProgram:
+        """The same on a GPU for so many steps at once, of batches that are packed and like the example."""
+        with TRACING:
+            step = self._step_in_place(changing, given, example, compile)
+            tensors = changing.tensors(), given.tensors(), example.tensors()
+            run = capture_packed(step, *tensors, stream or self._stream, times)
+
+        def take(batches: Batch, some: slice) -> None:
+            assert batches.packed is not None
+            run(batches.packed[some])
+
+        return take
+
+    def bind_any_number(self, changing: Changing, given: Given, example: Batch) -> StepsProgram:
         """The same on a CPU for any number of steps: it is given the batches of all, of which the example is one."""
         lasting, of_step = [*changing.tensors(), *given.tensors()], len(example.tensors())
         with TRACING:
@@ -195,7 +220,12 @@ class StepPrograms:
                 parameters = dict.fromkeys([*names, *batches], "Tensor")
                 self._repeated[form] = script.repeated(parameters, [*names, *(f"{name}[i]" for name in batches)])
             steps = self._repeated[form]
-        return lambda batch: steps(len(batch.mask), *lasting, *batch.tensors())
+
+        def take(batches: Batch, some: slice) -> None:
+            batch = batches.at(some)
+            steps(len(batch.mask), *lasting, *batch.tensors())
+
+        return take
 
     def bind_alone(self, changing: Changing, given: Given, columns: Tensors, stream: LaneStream | None) -> BoundStep:
         """A program for a single lane and as many samples as the columns have, which on a GPU has its own stream.
