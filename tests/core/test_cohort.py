@@ -212,7 +212,7 @@ def test_cohorts_of_many_sizes_share_few_programs(monkeypatch: pytest.MonkeyPatc
     broadcast = {"params": reference.initial_params()}
     for clients in ([3, 4], [1, 2, 3, 5, 6], list(range(10))):
         assert_same(train(reference, clients, broadcast, {}), train(engine, clients, broadcast, {}))
-    steps = [form for lanes in engine._pool._free.values() for one in lanes for form in one._steps]
+    steps = [form for lanes in engine._pool._free.values() for one in lanes for form in one._several]
     assert {width for width, _, often, _ in steps if often} == {8}
 
 

@@ -14,7 +14,9 @@ from fedarena.cli import main
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry, nearest
 from fedarena.runs import hints
+from fedarena.runs.building import prepare
 from fedarena.runs.config import SECTIONS, RunConfig, resolve
+from fedarena.runs.observer import Observer
 
 
 @pytest.mark.parametrize(
@@ -123,3 +125,11 @@ def test_one_round_is_one_round(tmp_path: Path) -> None:
     )
     assert "1 round, 0 done" in call.output
     fedarena.load(tmp_path / "digits-fedavg-seed0")
+
+
+def test_settings_of_a_network_are_of_no_effect_in_a_simulation_and_that_is_said() -> None:
+    settings = {"federation": "digits", "rounds": 1, "cohort": 2}
+    told = prepare(resolve(settings | {"deploy": {"min_clients": 3, "max_samples": 9}}), Observer()).warnings
+    about_it = next(line for line in told if "deploy" in line)
+    assert about_it.startswith("deploy.min_clients and deploy.max_samples: of no effect in a simulation")
+    assert not any("deploy" in line for line in prepare(resolve(settings), Observer()).warnings)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 import torch
 
+from fedarena.train import resident
 from fedarena.train.kept_samples import KeptSamples
+from fedarena.train.resident import FreshSamples, rows_of
 
 CPU = torch.device("cpu")
 
@@ -63,3 +66,29 @@ def test_samples_of_another_federation_are_its_own() -> None:
         kept.samples(other, np.array([1]), "test")
     assert len(data.reads) == 1
     assert len(other.reads) == 2
+
+
+class KnownSize(Counting):
+    """The same, and it is known how large all of it is."""
+
+    num_clients, memory_bytes = 5, 5 * 2 * 8
+
+
+@pytest.mark.parametrize(("limit", "reads"), [(80, 1), (79, 2)], ids=["small", "too large"])
+def test_training_samples_of_a_small_federation_are_read_once(limit: int, reads: int, monkeypatch) -> None:
+    monkeypatch.setattr(resident, "_KEPT_BYTES", limit)
+    data = KnownSize()
+    source = FreshSamples(data)
+    for clients in ([4, 1], [2, 4]):
+        columns, begins = rows_of(source, np.array(clients))
+        assert [columns["x"][begin : begin + 2].tolist() for begin in begins] == [[c, c] for c in clients]
+    assert len(data.reads) == reads
+
+
+def test_samples_that_are_decoded_are_read_every_time() -> None:
+    data = KnownSize()
+    data.memory_bytes = None
+    source = FreshSamples(data)
+    for _ in range(2):
+        rows_of(source, np.array([1]))
+    assert data.reads == [([1], "train")] * 2

@@ -141,3 +141,53 @@ def test_modules_that_cannot_be_imported_get_a_sentence(
         PARTS.get(f"{name}:X")
     assert str(caught.value).isprintable()
     assert f"{name}.py" in str(caught.value)
+
+
+class ForgetsTheClient(FedAvg):
+    def local_loss(self, task, params, batch):
+        return task.loss(params, batch)
+
+
+class WantsMore(FedAvg):
+    def server_step(self, state, mean_update, round, momentum):
+        return super().server_step(state, mean_update, round)
+
+
+class Inherits(WantsMore):
+    pass
+
+
+class TakesAnything(FedAvg):
+    def local_loss(self, *arguments):
+        return super().local_loss(*arguments)
+
+    def server_step(self, state, mean_update, round, momentum=0.9, **others):
+        return super().server_step(state, mean_update, round)
+
+    def own_helper(self):
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (
+            ForgetsTheClient,
+            "local_loss must take self, task, params, batch, client, .* takes self, task, params, batch",
+        ),
+        (WantsMore, "server_step must take self, state, mean_update, round, .* round, momentum"),
+        (Inherits, "server_step must take self, state, mean_update, round, .* round, momentum"),
+    ],
+)
+@pytest.mark.parametrize("registered", [False, True], ids=["by its path", "registered"])
+def test_methods_that_cannot_be_called_are_refused(kind: type, sentence: str, registered: bool) -> None:
+    parts: Registry[object] = Registry("algorithm", base=FedAvg)
+    name = "mine" if registered else f"{kind.__module__}:{kind.__qualname__}"
+    if registered:
+        parts.register(name)(kind)
+    with pytest.raises(BadInputError, match=f"The algorithm '.*': its method {sentence}"):
+        parts.get(name)
+
+
+def test_methods_that_take_more_than_they_get_are_fine() -> None:
+    assert Registry("algorithm", base=FedAvg).get(f"{__name__}:TakesAnything") is TakesAnything

@@ -11,7 +11,7 @@ from logistic_clients import LOCAL, cohorts, flat, local_sgd, phones_of_differen
 from test_transforms import ENGINES, rows_of, run
 
 from fedarena.algorithms import FedAvg
-from fedarena.core.errors import BadInputError
+from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.simulate import ClockOptions
 from fedarena.simulate.protocols import Buffered
 from fedarena.simulate.server import Server
@@ -128,6 +128,16 @@ class WrongWeights(FedAvg):
 def test_parts_of_a_wrong_form_are_refused(make_federation, parts, sentence: str) -> None:
     with pytest.raises(BadInputError, match=sentence):
         run(make_federation, CohortEngine, **{"transforms": [], **parts})
+
+
+class NobodyCounts(FedAvg):
+    def client_weight(self, work):
+        return 0 * work.samples
+
+
+def test_that_nobody_counts_is_not_called_divergence(make_federation) -> None:
+    with pytest.raises(RunFailedError, match="client_weight is 0 for every client of a round"):
+        run(make_federation, CohortEngine, [], NobodyCounts())
 
 
 def test_an_update_of_another_shape_is_refused() -> None:

@@ -14,6 +14,7 @@ from store_oracle import PlainFederation, plain_federations
 
 from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
+from fedarena.data.store import federation as federation_of_store
 from fedarena.data.store.schema import GROUPS, PARTS
 
 
@@ -75,7 +76,8 @@ def test_adding_many_clients_at_once_writes_the_same_bytes(plain: PlainFederatio
             assert (bulk / file.name).read_bytes() == file.read_bytes()
 
 
-def test_opening_loads_no_batch_and_asking_loads_only_what_is_needed(store: Path) -> None:
+def test_opening_loads_no_batch_and_asking_loads_only_what_is_needed(store: Path, monkeypatch) -> None:
+    monkeypatch.setattr(federation_of_store, "_KEPT_CLIENTS", 0)
     federation = Federation.open(store)
     tables = [federation._samples, federation._clients]
     assert [table.batches_loaded for table in tables] == [0, 0]
@@ -83,6 +85,20 @@ def test_opening_loads_no_batch_and_asking_loads_only_what_is_needed(store: Path
     assert [table.batches_loaded for table in tables] == [1, 1]
     federation.samples([4])  # the last twelve of thirty rows: batches 4 to 7
     assert [table.batches_loaded for table in tables] == [5, 2]
+
+
+def test_what_is_known_of_few_clients_is_read_once_and_the_same(store: Path, monkeypatch) -> None:
+    kept = Federation.open(store)
+    monkeypatch.setattr(federation_of_store, "_KEPT_CLIENTS", 0)
+    read = Federation.open(store)
+    clients = [3, 0, 3, 1]
+    for _ in range(2):
+        monkeypatch.setattr(federation_of_store, "_KEPT_CLIENTS", 100)
+        counts, ids = kept.counts(clients, "test"), kept.client_ids(clients)
+        counts += 5  # nobody else's
+        monkeypatch.setattr(federation_of_store, "_KEPT_CLIENTS", 0)
+        assert (counts - 5).tolist() == read.counts(clients, "test").tolist()
+        assert ids == read.client_ids(clients)
 
 
 def test_the_manifest_does_not_grow_with_the_number_of_clients(plain: PlainFederation, tmp_path: Path) -> None:

@@ -188,6 +188,18 @@ def test_a_damaged_study_is_named(tmp_path: Path) -> None:
         tune(tmp_path, trials=2)
 
 
+def test_a_study_whose_journal_is_gone_does_not_begin_anew_without_a_word(tmp_path: Path) -> None:
+    tune(tmp_path, trials=1)
+    journal = tmp_path / "small" / "journal.log"
+    whole = journal.read_bytes()
+    journal.unlink()
+    for _ in range(2):
+        with pytest.raises(DamagedFileError, match=r"journal.log is gone or was begun anew: .*trial-0000 is one"):
+            tune(tmp_path, trials=2)
+    journal.write_bytes(whole)
+    assert len(tune(tmp_path, trials=2).trials) == 2
+
+
 def test_a_trial_that_kills_its_process_fails_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(BaseException):
         pass

@@ -18,15 +18,16 @@ def here() -> dict[str, Any]:
     """What this place is called, and with what it computes."""
     return {
         "node": socket.gethostname(),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: installed_version(name) for name in _PACKAGES}},
         "source": _source_of_fedarena(),
     }
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """The version of a package; None if nobody installed it, though it may be there, such as in a folder of sources."""
     try:
         return metadata.version(package)
-    except metadata.PackageNotFoundError:  # it can be there without, such as in a folder of sources
+    except metadata.PackageNotFoundError:
         return None
 
 

@@ -54,6 +54,7 @@ class Registry(Generic[T]):
         self._base, self._takes, self._folders = base, takes, folders
         self._may_need_nothing = may_need_nothing
         self._parts: dict[str, T] = {}
+        self._checked: set[str] = set()
 
     def register(self, name: str) -> Callable[[Part], Part]:
         """Class or function decorator that adds a part under `name`."""
@@ -69,7 +70,11 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """The part called `name`."""
         if name in self._parts:
-            return self._parts[name]
+            part = self._parts[name]
+            if isinstance(part, type) and name not in self._checked:
+                _check_methods(part, f"The {self.kind} {quoted(name)}")
+                self._checked.add(name)
+            return part
         if ":" in name:
             return self._import(name)
         nowhere = " and no folder of that name" if self._folders else ""
@@ -120,6 +125,8 @@ class Registry(Generic[T]):
             raise BadInputError(f"{what} must have {', '.join(missing)}, and does not")
         if not callable(part):
             raise BadInputError(f"{what} must be a class or a function, but it is a {type(part).__name__}")
+        if isinstance(part, type):
+            _check_methods(part, what)
         try:
             parameters = inspect.signature(part).parameters.values()
         except (ValueError, TypeError) as error:  # some built-in types hide their parameters
@@ -134,6 +141,28 @@ class Registry(Generic[T]):
             raise BadInputError(
                 f"{what} {takes}, and all else as options (behind a *); it takes {', '.join(needed) or 'nothing'}"
             )
+
+
+def _check_methods(part: type, what: str) -> None:
+    """Refuses methods of somebody's own that cannot be called like ours that they take the place of."""
+    ours = [kind for kind in part.__mro__ if kind.__module__.partition(".")[0] == __name__.partition(".")[0]]
+    for kind in part.__mro__:
+        for name, method in vars(kind).items() if kind not in ours else ():
+            place = next((vars(one)[name] for one in ours if name in vars(one)), None)
+            if name.startswith("__") or not inspect.isfunction(method) or not inspect.isfunction(place):
+                continue
+            has, called = inspect.signature(method), inspect.signature(place)
+            parameters = called.parameters.values()
+            named = {one.name: one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
+            in_order = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+            try:
+                has.bind(*in_order, **named)
+            except TypeError as error:
+                needed = ", ".join([*in_order, *named])
+                taken = ", ".join(has.parameters) or "nothing"
+                raise BadInputError(
+                    f"{what}: its method {name} must take {needed}, as the one it replaces does, and takes {taken}"
+                ) from error
 
 
 def make_part(registry: Registry[Any], settings: Mapping[str, Any], base: type[Made], what: str) -> Made:

@@ -357,7 +357,9 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{config.algorithm['name']} has a training loop of its own, which client_lr_schedule cannot reach; "
             "leave it out"
         )
-    warnings += notes if given.devices is not None else [*notes, *check_feasible(simulation)]
+    warnings += notes
+    if given.devices is None:
+        warnings += [*check_feasible(simulation), *config.deploy.notes_without_network()]
     warnings += own_source(config).notes
     baseline = None
     if not scored_by_devices:

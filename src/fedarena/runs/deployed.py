@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 from fedarena.core.limits import Limits
@@ -26,3 +26,9 @@ class DeployOptions:
     max_samples: Annotated[int, Limits(least=1)] | None = None
     # How long devices may take to score a model, where the server has no samples of its own.
     scoring_seconds: Annotated[float, Limits(above=0)] = 600.0
+
+    def notes_without_network(self) -> list[str]:
+        """That settings were given which a simulation leaves aside, if there are any."""
+        given = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
+        names = " and ".join(f"deploy.{name}" for name in given)
+        return [f"{names}: of no effect in a simulation; fedarena deploy run heeds such settings"] if given else []

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from fedarena.core.installation import installed_version
 
 _GIT_SECONDS = 10  # a repository that takes longer is not described
 _PACKAGES = ("fedarena", "torch", "numpy", "pyarrow", "safetensors")
@@ -25,7 +26,7 @@ def describe_environment() -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
             "python": platform.python_version(),
-            **{name: metadata.version(name) for name in _PACKAGES},
+            **{name: installed_version(name) for name in _PACKAGES},
         },
         "hardware": {
             "machine": platform.machine(),

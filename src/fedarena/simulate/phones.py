@@ -251,6 +251,8 @@ class Phones:
 
 def _phase_at(leaves: FloatArray, ends: FloatArray, begin: FloatArray) -> IntArray:
     """How jobs whose phases end at `ends` go out if their phones leave at `leaves`."""
+    if np.isinf(leaves).all():
+        return np.full(len(leaves), int(Outcome.USED))
     phases = (Outcome.LEFT_DOWNLOADING, Outcome.LEFT_TRAINING, Outcome.LEFT_UPLOADING)
     conditions = [leaves <= begin, *(leaves < end for end in ends)]
     choices = [int(Outcome.NOT_AVAILABLE), *map(int, phases)]
@@ -259,5 +261,7 @@ def _phase_at(leaves: FloatArray, ends: FloatArray, begin: FloatArray) -> IntArr
 
 def _part(whole: IntArray, seconds: FloatArray, all_seconds: FloatArray, end: FloatArray) -> IntArray:
     """How much of `whole`, which takes `all_seconds`, is done after `seconds`; all of it where its end was reached."""
+    if np.isfinite(end).all():
+        return whole.astype(np.int64)
     share = np.divide(seconds, all_seconds, out=np.zeros_like(seconds), where=all_seconds > 0)
     return np.where(np.isfinite(end), whole, np.floor(share * whole)).astype(np.int64)

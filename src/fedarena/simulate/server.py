@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from fedarena.train import Groups, is_finite
 from fedarena.train.examples import example_update
 from fedarena.train.late import LateChecks
 from fedarena.train.memories import refusing_memories
-from fedarena.train.own_code import check_same_form, is_own
+from fedarena.train.own_code import check_same_form, has_own_code, is_own
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 from fedarena.transforms.aggregators.base import VERDICT
 from fedarena.transforms.downlink import Downlink
@@ -95,9 +96,7 @@ class Server:
         update, self.transform_states = self.path.finish(update, self.transform_states, round, self.version)
 
         def take(state: Groups, update: Groups) -> Groups:
-            # The same numbers on every engine, and in a run that is resumed, if a method draws some.
-            seed = streams.torch_seed(self.path.seed, "server step", self.version)
-            with all_seeded(seed), refusing_memories(self.algorithm, "server_step", _IN_STATE):
+            with self._seeded(), refusing_memories(self.algorithm, "server_step", _IN_STATE):
                 stepped = self.algorithm.server_step(state, update, round)
             if not isinstance(stepped, Mapping):
                 raise BadInputError(
@@ -125,6 +124,12 @@ class Server:
             self._checks.note(self.state)
         elif not is_finite(self.state):
             raise DivergedError("The server's state became infinite or undefined", round, None)
+
+    def _seeded(self) -> AbstractContextManager[None]:
+        """The same numbers on every engine, and in a run that is resumed, if somebody's own method draws some."""
+        if not has_own_code(self.algorithm):
+            return nullcontext()
+        return all_seeded(streams.torch_seed(self.path.seed, "server step", self.version))
 
     def measure(self) -> dict[str, float]:
         """What transforms have to say about the steps since this server was made, by the names of columns."""

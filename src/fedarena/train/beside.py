@@ -24,7 +24,7 @@ from fedarena.train.program import Changing
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups
 
-_FAR_MORE = 4  # times as many steps as all lanes have if everything is shared out evenly
+_FAR_MORE = 8  # times as many steps as all lanes have if everything is shared out evenly
 _LARGER = 4  # times as many clients as in the group before
 _MOST_URGENT = 3  # that torch knows; the group with most steps, which takes longest
 

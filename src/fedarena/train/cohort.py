@@ -236,12 +236,12 @@ class CohortEngine:
             return self._fallback.divide(jobs, broadcasts, states)
         shards: list[Shard] = []
         for some in self._trainable_together(jobs):
-            width = self._batch_width(some)
             ahead, self._planned_ahead = self._planned_ahead, None
             if ahead is not None and ahead.is_about(some):
                 work = ahead.of_jobs(some)
             else:  # done for all at once, and not by the workers, who would wait for each other's Python
-                work = self._plan_work(some, width, self._start_losses(some, broadcasts))
+                work = self._plan_work(some, self._start_losses(some, broadcasts))
+            width = work.batches.rows.shape[1]
             for positions in self._shards(work.steps):
                 prepared = work.of(positions)
                 shards.append(Shard(prepared.jobs, broadcasts, states, width, prepared.start_losses, prepared))
@@ -250,7 +250,7 @@ class CohortEngine:
     def plan_ahead(self, jobs: JobArrays) -> None:
         """Draws batches of jobs that are likely to be next, and has their samples read if that takes long."""
         if len(jobs) and self._fallback is None and not self.algorithm.needs_start_loss:
-            work = self._plan_work(jobs, self._batch_width(jobs), None)
+            work = self._plan_work(jobs, None)
             if self.plan == "apart":
                 self.training_samples.expect(jobs.holders[order_of_starts(make_schedule(work.steps, self.lanes))])
             elif len(self._shards(work.steps)) == 1:
@@ -281,14 +281,14 @@ class CohortEngine:
         groups = [replace(group, placed=LongTraining.place(self, group)) for group in division.groups]
         return Division(written, unwritten, division.long, groups)
 
-    def _batch_width(self, jobs: JobArrays) -> int:
-        largest = int(self.data.counts(jobs.clients, "train").max(initial=1))
-        return batch_width(int(np.max(self._training_of(jobs).batch_size)), largest)
-
-    def _plan_work(self, jobs: JobArrays, width: int, start_losses: npt.NDArray[np.float64] | None) -> PlannedWork:
-        """What clients are to do: how many steps, on which batches."""
+    def _plan_work(
+        self, jobs: JobArrays, start_losses: npt.NDArray[np.float64] | None, width: int | None = None
+    ) -> PlannedWork:
+        """What clients are to do: how many steps, on which batches, of so many places if others have decided that."""
         samples = self.data.counts(jobs.clients, "train")
         local = self._training_of(jobs)
+        if width is None:
+            width = batch_width(int(np.max(local.batch_size)), int(samples.max(initial=1)))
         steps = steps_in_shares(jobs.shares, samples, self.algorithm, local)
         batches = draw_batches(jobs.clients, samples, steps, local.batch_size, self.seed, jobs.rounds, width)
         return PlannedWork(jobs, samples, steps, batches, start_losses)
@@ -320,7 +320,7 @@ class CohortEngine:
             return self._fallback.train(shard)
         self.hardware.set_up()
         self.task.module.train()
-        work = shard.prepared or self._plan_work(shard.jobs, shard.batch_width, shard.start_losses)
+        work = shard.prepared or self._plan_work(shard.jobs, shard.start_losses, shard.batch_width)
         return without_gradients(self._trained(work, shard))
 
     def _trained(self, work: PlannedWork, shard: Shard) -> Iterator[JobResults]:

@@ -33,6 +33,11 @@ def is_own(function: Any) -> bool:
     return not str(getattr(function, "__module__", "")).startswith("fedarena.")
 
 
+def has_own_code(part: object) -> bool:
+    """Whether something in a part is somebody's own, if only in a class that it extends."""
+    return any(is_own(kind) for kind in type(part).__mro__ if kind is not object)
+
+
 class _RefusedDraws(DispatchMode):
     """Refuses operations that draw random numbers, unless a layer of a model does."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from math import prod
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from fedarena.train.engine import ClientData, IntArray
 from fedarena.train.streams import Milestone
 from fedarena.train.tensors import column_tensor
 
+_KEPT_BYTES = 1 << 26  # of all samples of a federation, up to which they stay in memory
 _PIECE_BYTES = 1 << 26
 _PIECES_AT_ONCE = 2
 
@@ -58,14 +59,28 @@ def rows_of(source: SampleSource, clients: IntArray) -> tuple[Tensors, IntArray]
     return arrival.columns, arrival.begins
 
 
+@runtime_checkable
+class KnownWhole(Protocol):
+    """Clients' data of which it is known how large all of it is."""
+
+    num_clients: int
+    memory_bytes: int | None  # of all samples; None: they are decoded when they are read
+
+
 class FreshSamples:
-    """Reads the samples every time, which costs little where they are in main memory anyway."""
+    """Reads the samples every time, which costs little where they are in main memory anyway.
+
+    Those of a small federation are read once: to copy a cohort's every time takes as long as a step of a small model.
+    """
 
     def __init__(self, data: ClientData):
         self._data = data
+        self._keeps = isinstance(data, KnownWhole) and (data.memory_bytes or _KEPT_BYTES + 1) <= _KEPT_BYTES
+        self._kept: tuple[Tensors, IntArray] | None = None
+        self._keeping = threading.Lock()
 
     def arriving(self, clients: IntArray) -> Arrival:
-        """Columns with the samples of just these clients, who are there at once."""
+        """Columns with the samples of these clients, who are there at once."""
         columns, begins = self.rows(clients)
         return Arrival(columns, begins, [], np.full(len(clients), -1))
 
@@ -73,7 +88,17 @@ class FreshSamples:
         """Nothing is read before it is needed."""
 
     def rows(self, clients: IntArray) -> tuple[Tensors, IntArray]:
-        """Columns with the samples of just these clients."""
+        """Columns with the samples of these clients."""
+        if not self._keeps:
+            return self._read(clients)
+        with self._keeping:
+            if self._kept is None:
+                assert isinstance(self._data, KnownWhole)
+                self._kept = self._read(np.arange(self._data.num_clients))
+        columns, begins = self._kept
+        return columns, begins[clients]
+
+    def _read(self, clients: IntArray) -> tuple[Tensors, IntArray]:
         block = self._data.samples(clients, "train")
         columns = {name: column_tensor(values) for name, values in block.columns.items()}
         return columns, block.offsets[:-1]

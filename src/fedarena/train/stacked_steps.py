@@ -204,6 +204,9 @@ class StackedSteps:
 
     def updates(self, params: Tensors, given: Given, work: Work) -> tuple[Groups, Groups]:
         """What finished clients (rows of `params`) upload, and what they keep."""
+        if given.shared and type(self.algorithm).client_update is Algorithm.client_update:
+            # A difference of tensors, which needs no `vmap` for all clients at once: that would take longer.
+            return self.algorithm.client_update(params, Client(given.broadcast, given.states, context_of({})), work)
 
         def client_update(
             params: Tensors, state: Groups, job: Tensors, broadcast: Groups, *amounts: Tensor

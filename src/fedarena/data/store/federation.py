@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +48,7 @@ CLIENTS_NAME = "clients.arrow"
 
 # Attributes are stored under this prefix, so that none can collide with the columns every client has.
 ATTRIBUTE_PREFIX = "attribute:"
+_KEPT_CLIENTS = 1 << 14  # of whom all that is known but samples stays in memory: reading it takes as long as a round
 
 
 def client_columns(attributes: dict[str, Any]) -> dict[str, Column]:
@@ -91,6 +93,8 @@ class Federation:
         self.manifest = manifest
         self.fingerprint: str = manifest.fingerprint
         self._clients_by_group: dict[str, IntArray] = {}
+        self._ids: list[str] | None = None  # of all clients, if they are few
+        self._kept_numbers: dict[str, IntArray] = {}  # of the clients' columns, likewise
         self._samples = TableReader(path / SAMPLES_NAME, dict(manifest.columns), manifest.files[SAMPLES_NAME])
         self._clients = TableReader(
             path / CLIENTS_NAME, client_columns(dict(manifest.attributes)), manifest.files[CLIENTS_NAME]
@@ -142,6 +146,14 @@ class Federation:
     def label_counts(self) -> IntArray:
         """How often each label occurs in the training samples (part train of group train)."""
         return np.array(self.manifest.label_counts, dtype=np.int64)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What all samples would take in memory; None if they are decoded when they are read."""
+        columns = self.manifest.columns.values()
+        if any(spec.encoding is not None for spec in columns):
+            return None
+        return self.num_samples * sum(prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in columns)
 
     def clients(self, group: Group | Literal["all"] = "all") -> IntArray:
         """The indexes of the clients of a group, ascending."""
@@ -197,7 +209,12 @@ class Federation:
 
     def client_ids(self, clients: Sequence[int] | IntArray) -> list[str]:
         """The ids the clients have in the original data."""
-        return self._clients.take_strings("id", self._client_rows(clients))
+        rows = self._client_rows(clients)
+        if self.num_clients > _KEPT_CLIENTS:
+            return self._clients.take_strings("id", rows)
+        if self._ids is None:
+            self._ids = self._clients.take_strings("id", self.clients("all"))
+        return [self._ids[row] for row in rows.tolist()]
 
     def attributes(self, clients: Sequence[int] | IntArray) -> dict[str, AnyArray | list[str]]:
         """What else is known about the clients, such as the play of a role or the subreddit of an author."""
@@ -240,15 +257,23 @@ class Federation:
         """Where a part of each client starts in the samples, and how many there are."""
         rows = self._client_rows(clients)
         first, last = (0, len(PARTS)) if part == "all" else _span(_known("part", part, PARTS))
-        starts = self._clients.take("start", rows)
+        starts = self._numbers("start", rows)
         for earlier in PARTS[:first]:
-            starts += self._clients.take(earlier, rows)
+            starts += self._numbers(earlier, rows)
         counts = np.zeros(len(rows), dtype=np.int64)
         for wanted in PARTS[first:last]:
-            counts += self._clients.take(wanted, rows)
+            counts += self._numbers(wanted, rows)
         if (starts < 0).any() or (counts < 0).any() or (starts > self.num_samples - counts).any():
             raise DamagedFileError(f"{self._clients.path} is damaged: it points to samples that do not exist.")
         return starts, counts
+
+    def _numbers(self, column: str, rows: IntArray) -> IntArray:
+        """A column of the clients at `rows`, as an array of its own."""
+        if self.num_clients > _KEPT_CLIENTS:
+            return self._clients.take(column, rows)
+        if column not in self._kept_numbers:
+            self._kept_numbers[column] = self._clients.take(column, self.clients("all"))
+        return self._kept_numbers[column][rows]
 
     def _client_rows(self, clients: Sequence[int] | IntArray) -> IntArray:
         rows = np.asarray(clients, dtype=np.int64)

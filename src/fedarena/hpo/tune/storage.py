@@ -107,6 +107,11 @@ def open_study(plan: TuningPlan) -> Any:
             raise _damaged(plan, error) from error
         _check_seals(plan, study)
         if known is None and not has_trials:
+            if runs := sorted(one for one in plan.folder.glob("trial-*") if one.is_dir()):
+                raise DamagedFileError(
+                    f"{_place(plan)} is gone or was begun anew: it knows of no trial, but {runs[0]} is one; "
+                    "put it back, or begin a study of another name (--name)"
+                )
             study.set_user_attr(_STUDY_ID, plan.study_id)
         elif known != plan.study_id:
             raise BadInputError(

@@ -106,7 +106,7 @@ def close_round(jobs: Jobs, used: IntArray, end: float, clock: Clock) -> RoundPl
     """
     not_used = np.ones(len(jobs), dtype=np.bool_)
     not_used[used] = False
-    ended = jobs.stopped(not_used, end, Outcome.LATE)
+    ended = jobs.stopped(not_used, end, Outcome.LATE) if not_used.any() else jobs
     steps = np.where(not_used, -1, 0)
     version = clock.version + int(len(used) > 0)
     after = Clock(end, version, clock.next_job + len(jobs))

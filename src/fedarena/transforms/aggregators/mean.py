@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedarena.core.errors import BadInputError
+from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.train import COVERAGE, Groups, map_groups
 from fedarena.transforms.aggregators.base import AGGREGATORS, Aggregator, Partial, cohort_of, named, unnamed
 from fedarena.transforms.rows import FloatArray, IntArray, Rows, weighted_sum
@@ -47,7 +47,13 @@ class Mean(Aggregator):
 
     def finish(self, total: Partial) -> Groups:
         """The means, and how many clients they are of."""
-        change = map_groups(lambda t: t / total.numbers["weight"], unnamed(CHANGE, total.tensors))
+        weight = total.numbers["weight"]
+        if weight == 0:
+            raise RunFailedError(
+                "The algorithm's client_weight is 0 for every client of a round, so that there is no mean of their "
+                "updates; let some of them count"
+            )
+        change = map_groups(lambda t: t / weight, unnamed(CHANGE, total.tensors))
         return mean_of_others(total) | over_those_who_trained(change)
 
 
