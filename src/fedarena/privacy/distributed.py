@@ -23,22 +23,20 @@ import math
 from typing import Any
 
 from fedarena.core.errors import BadInputError
-from fedarena.privacy.accounting import BOUNDS, NEIGHBOURS, Accountant, Ledger, Sampled, usual_delta
-from fedarena.privacy.checks import check_clip_norm, check_first_round, check_promise
-from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
-from fedarena.privacy.refusals import check_guarantee
-from fedarena.privacy.solving import solve_noise
+from fedarena.privacy.accounting import BOUNDS, NEIGHBOURS
+from fedarena.privacy.checks import check_clip_norm, check_promise
+from fedarena.privacy.mechanism import MECHANISMS, RunFacts
+from fedarena.privacy.sampled_gaussian import SampledGaussian
 from fedarena.simulate.secure_aggregation import SecureAggregation
 from fedarena.simulate.selectors.shuffled import rounds_per_pass
-from fedarena.transforms import Aggregator, Transform
-from fedarena.transforms.aggregators import FixedMean
+from fedarena.transforms import Transform
 from fedarena.transforms.clip import ClipForSum
 
 _MOST_ENLARGED = 1.01  # noise that makes up for the grid, relative to that without one
 
 
 @MECHANISMS.register("distributed_gaussian")
-class DistributedGaussian(Mechanism):
+class DistributedGaussian(SampledGaussian):
     """Every client adds its part of the noise, so that not even the server sees anything without it.
 
     It needs ``secure_aggregation=bonawitz``. Give `noise_multiplier` (standard deviation of the noise in a group's sum,
@@ -50,9 +48,6 @@ class DistributedGaussian(Mechanism):
     - `colluding`: the share of a group that may help the server by telling it what noise they drew, or add none.
     - `public_timing`: takes it as known to everybody how many samples clients have and when their phones are there.
     """
-
-    always_steps = True  # so that rounds are what is counted, whoever leaves
-    covers_all_that_is_sent = True
 
     def __init__(
         self,
@@ -76,25 +71,8 @@ class DistributedGaussian(Mechanism):
 
     def prepare(self, facts: RunFacts) -> None:
         """Finds the noise if it was not given, and refuses what would break the guarantee."""
-        check_guarantee(facts, self.public_timing)
-        self._population, self._cohort, self._rounds = facts.population, facts.cohort, facts.rounds
+        self._begin_accounts(facts, facts.population)
         self._numbers = sum(t.numel() for tensors in facts.update.values() for t in tensors.values())
-        assert facts.selector.sampling is not None  # else it is refused
-        self.sampling = facts.selector.sampling
-        if self.delta is None:
-            self.delta = usual_delta(self._population)
-        if self.noise_multiplier is None:
-            assert self.budget is not None
-            self.noise_multiplier = solve_noise(self.budget, self._spent_with, "rdp")
-        self._ledger = Ledger(self._sampled(self.noise_multiplier, "rdp"), self.delta, self.budget)
-        check_first_round(self.epsilon(1), self.budget)
-
-    def _spent_with(self, noise_multiplier: float, accountant: Accountant) -> float:
-        assert self.delta is not None
-        return self._sampled(noise_multiplier, accountant).epsilon(self._rounds, self.delta)
-
-    def _sampled(self, noise_multiplier: float, accountant: Accountant) -> Sampled:
-        return Sampled(self._population, self._cohort, noise_multiplier, self.sampling, accountant)
 
     def share_noise(self, secure: SecureAggregation) -> None:
         """Tells clients how much noise each of them adds, and a secure sum what it is of."""
@@ -130,28 +108,11 @@ class DistributedGaussian(Mechanism):
         """Clipping; noise comes to whole numbers, which the secure sum makes of updates."""
         return (ClipForSum(self._bound),)
 
-    def aggregator(self, chosen: Aggregator) -> Aggregator:
-        """The sum over the clients that are expected."""
-        return FixedMean(self._cohort)
-
-    def epsilon(self, steps: int) -> float:
-        """By Rényi divergences."""
-        return self._ledger.epsilon(steps)
-
-    @property
-    def sampled(self) -> Sampled:
-        """Gaussian noise on sums over cohorts."""
-        return self._ledger.sampled
-
-    def choices(self) -> dict[str, Any]:
-        """Noise and δ, also where they were found."""
-        return {"noise_multiplier": self.noise_multiplier, "delta": self.delta}
-
     def notes(self) -> list[str]:
         """The plan, in words."""
         return [
             f"Privacy: ε = {self.epsilon(self._rounds):.4g} for δ = {self.delta:.3g} after {self._rounds:,} rounds "
-            f"(noise multiplier {self.noise_multiplier:.4g}, by clients together; bound by {BOUNDS['rdp']}; protected: "
+            f"(noise multiplier {self.noise_multiplier:.4g}, by clients together; bound by {BOUNDS[self.accountant]}; protected: "
             f"{NEIGHBOURS[self.sampling]}; also against the server)"
         ]
 
@@ -166,8 +127,8 @@ class DistributedGaussian(Mechanism):
             "client_noise_deviation": self._client_deviation,
             "noisy_members_of_a_group": self._noisy_members,
             "colluding": self.colluding,
-            "accountant": "rdp",
-            "bound": BOUNDS["rdp"],
+            "accountant": self.accountant,
+            "bound": BOUNDS[self.accountant],
             "sampling": self.sampling,
             "neighbours": NEIGHBOURS[self.sampling],
             "population": self._population,

@@ -13,28 +13,18 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from fedarena.core.errors import BadInputError
-from fedarena.privacy.accounting import (
-    BOUNDS,
-    NEIGHBOURS,
-    Accountant,
-    Ledger,
-    Sampled,
-    check_counts,
-    usual_delta,
-)
-from fedarena.privacy.checks import check_clip_norm, check_first_round, check_promise
-from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
-from fedarena.privacy.refusals import check_guarantee
-from fedarena.privacy.solving import solve_noise
-from fedarena.transforms import Aggregator, Transform
-from fedarena.transforms.aggregators import FixedMean
+from fedarena.privacy.accounting import BOUNDS, NEIGHBOURS, Accountant, check_counts
+from fedarena.privacy.checks import check_clip_norm, check_promise
+from fedarena.privacy.mechanism import MECHANISMS, RunFacts
+from fedarena.privacy.sampled_gaussian import SampledGaussian
+from fedarena.transforms import Transform
 from fedarena.transforms.clip_and_noise import ClipAndNoise, Quantile
 
 _BITS_PER_DEVIATION = 20  # of the cohort: how many clients' bits the noise in their sum hides, as in the paper
 
 
 @MECHANISMS.register("gaussian")
-class CentralGaussian(Mechanism):
+class CentralGaussian(SampledGaussian):
     """Clips all that a client sends and adds Gaussian noise at the server.
 
     Give `noise_multiplier` (standard deviation of the noise in the sum, relative to the clipping norm), or `epsilon`,
@@ -51,9 +41,6 @@ class CentralGaussian(Mechanism):
       that virtual time may decide who takes part.
     - `audit`: how many canaries are planted to find out how much of a client can be seen in the model.
     """
-
-    always_steps = True
-    covers_all_that_is_sent = True
 
     def __init__(
         self,
@@ -102,21 +89,8 @@ class CentralGaussian(Mechanism):
 
     def prepare(self, facts: RunFacts) -> None:
         """Finds the noise if it was not given, and refuses what would break the guarantee."""
-        check_guarantee(facts, self.public_timing)
-        self._population = facts.population if self.noise_population is None else self.noise_population
-        self._cohort = facts.cohort
-        self._rounds = facts.rounds
-        assert facts.selector.sampling is not None  # else it is refused
-        self.sampling = facts.selector.sampling
-        if self.noise_cohort is not None:
-            check_counts(self._population, self.noise_cohort, "privacy.noise_")
-        if self.delta is None:
-            self.delta = usual_delta(self._population)
-        if self.noise_multiplier is None:
-            assert self.budget is not None
-            self.noise_multiplier = solve_noise(self.budget, self._spent_with, self.accountant)
-        self._ledger = Ledger(self._sampled(self.noise_multiplier, self.accountant), self.delta, self.budget)
-        check_first_round(self.epsilon(1), self.budget)
+        self._begin_accounts(facts, facts.population if self.noise_population is None else self.noise_population)
+        assert self.noise_multiplier is not None
         if self.clipping == "adaptive" and not 2 * self._bit_deviation > self.noise_multiplier:
             raise BadInputError(
                 f"privacy.quantile_noise must be above half the noise multiplier, {self.noise_multiplier / 2:.4g}, not "
@@ -124,12 +98,9 @@ class CentralGaussian(Mechanism):
                 + ("" if self.quantile_noise is not None else "; it is a 20th of the cohort unless you set it")
             )
 
-    def _spent_with(self, noise_multiplier: float, accountant: Accountant) -> float:
-        assert self.delta is not None
-        return self._sampled(noise_multiplier, accountant).epsilon(self._rounds, self.delta)
-
-    def _sampled(self, noise_multiplier: float, accountant: Accountant) -> Sampled:
-        return Sampled(self._population, self._accounted_cohort, noise_multiplier, self.sampling, accountant)
+    def _check_counts(self) -> None:
+        if self.noise_cohort is not None:
+            check_counts(self._population, self.noise_cohort, "privacy.noise_")
 
     @property
     def _accounted_cohort(self) -> int:
@@ -174,23 +145,6 @@ class CentralGaussian(Mechanism):
                 "secure_aggregation.range and other_range"
             )
         self._rounding_error = error
-
-    def aggregator(self, chosen: Aggregator) -> Aggregator:
-        """The sum over the clients that are expected."""
-        return FixedMean(self._cohort)
-
-    def epsilon(self, steps: int) -> float:
-        """By the accountant that was chosen."""
-        return self._ledger.epsilon(steps)
-
-    @property
-    def sampled(self) -> Sampled:
-        """Gaussian noise on sums over cohorts."""
-        return self._ledger.sampled
-
-    def choices(self) -> dict[str, Any]:
-        """Noise and δ, also where they were found."""
-        return {"noise_multiplier": self.noise_multiplier, "delta": self.delta}
 
     def notes(self) -> list[str]:
         """The plan, in words."""
