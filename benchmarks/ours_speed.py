@@ -14,7 +14,7 @@ import torch
 from fedarena.algorithms import FedAvg
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
 from fedarena.models import Task, build_model, make_task
-from fedarena.runs.building import data_spec
+from fedarena.runs.opening import data_spec
 from fedarena.simulate import RoundOutcome, Simulation, simulate
 from fedarena.train import ENGINES, LocalTraining
 from fedarena.transforms import ClipAndNoise

@@ -360,7 +360,7 @@ def test_objects_are_not_loaded_again_and_found_when_resumed(tmp_path: Path, mon
         runs_folder=tmp_path / "by name", progress=False,
     )  # fmt: skip
     with monkeypatch.context() as patch:
-        patch.setattr("fedarena.runs.building.load_federation", None)
+        patch.setattr("fedarena.runs.opening.load_federation", None)
         patch.setattr("fedarena.runs.virtual_time.load_fleet_with_notes", None)
         run = fedarena.open(named, federation=federation, fleet=fleet, runs_folder=tmp_path).advance(4)
         run.close()

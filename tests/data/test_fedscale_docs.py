@@ -13,7 +13,7 @@ from fedarena.data.registry import FEDERATIONS
 from fedarena.data.statistics.table5 import FEDSCALE_TABLE_5
 from fedarena.models import MODELS, default_model
 from fedarena.models.tasks import AUTOMATIC_TASK, TASKS, task_class
-from fedarena.runs.building import data_spec
+from fedarena.runs.opening import data_spec
 
 PAGE = Path(__file__).parents[2] / "docs" / "fedscale_datasets.md"
 HEADING = "| dataset | federation |"

@@ -20,9 +20,9 @@ from fedarena.client.link import Link
 from fedarena.client.samples import RawSamples
 from fedarena.client.session import Options, Session
 from fedarena.core.errors import BadInputError
-from fedarena.runs.building import open_federation
 from fedarena.runs.config import RunConfig
 from fedarena.runs.observer import Observer
+from fedarena.runs.opening import open_federation
 
 PARTS = ("train", "validation", "test")
 ONE_COMPUTES = threading.Lock()  # a process has one set of random generators, and clients are processes otherwise

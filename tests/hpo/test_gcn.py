@@ -14,7 +14,7 @@ from fedarena.algorithms import ALGORITHMS, FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.data import Federation, load_federation
 from fedarena.models import DataSpec, InputSpec, build_model, default_model, make_task
-from fedarena.runs.building import data_spec
+from fedarena.runs.opening import data_spec
 from fedarena.train import CohortEngine, Engine, Job, LocalTraining, ReferenceEngine, take_row, train_jobs
 from fedarena.train import cohort as cohort_module
 

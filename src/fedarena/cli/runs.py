@@ -46,8 +46,8 @@ def run(
     from_file = read_run_file(arguments.pop(0), arguments) if has_file else None
     config = resolve_settings(from_file, parse_overrides(arguments))
     if print_config:
-        from fedarena.runs.building import open_federation
         from fedarena.runs.observer import Observer
+        from fedarena.runs.opening import open_federation
 
         _, complete = open_federation(config, Observer())
         screen.print(complete.to_yaml(), end="", highlight=False, markup=False, soft_wrap=True)

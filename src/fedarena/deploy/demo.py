@@ -25,9 +25,10 @@ from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.data import Federation
 from fedarena.deploy.authority import write_secret
 from fedarena.deploy.folder import Address, DeployFolder
-from fedarena.runs.building import open_federation, prepare
+from fedarena.runs.building import prepare
 from fedarena.runs.config import RunConfig, merge, resolve
 from fedarena.runs.observer import Observer
+from fedarena.runs.opening import open_federation
 from fedarena.simulate import ClientStates, simulate
 from fedarena.storage.checkpoint import read_snapshot, read_state
 from fedarena.train import flatten_groups

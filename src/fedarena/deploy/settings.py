@@ -13,7 +13,8 @@ from fedarena.client.trust import DEVICE_PARTS, refuse_files
 from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.models.trainable import constant_tensors
-from fedarena.runs.building import Experiment, data_spec
+from fedarena.runs.building import Experiment
+from fedarena.runs.opening import data_spec
 from fedarena.runs.own_source import own_source
 from fedarena.transforms import Transform
 

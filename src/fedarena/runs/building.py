@@ -9,41 +9,39 @@ from pathlib import Path
 from typing import Any, TypeVar
 from typing import Protocol as TypingProtocol
 
-import numpy as np
 import torch
 
 from fedarena.algorithms import ALGORITHMS
 from fedarena.algorithms.layers import PERSONAL_PART, matching
-from fedarena.core import streams
 from fedarena.core.errors import BadInputError
-from fedarena.core.options import resolve_part
 from fedarena.core.registry import Registry, make_part
 from fedarena.core.words import counted
-from fedarena.data import Federation, PooledFederation, load_federation
+from fedarena.data import Federation, PooledFederation
 from fedarena.data.registry import cache_folder
 from fedarena.fleet import Fleet
 from fedarena.models import (
     ADAPTATIONS,
-    MODELS,
-    TASKS,
-    DataSpec,
-    InputSpec,
     Task,
-    default_model,
     trainable_parameters,
 )
 from fedarena.models.assembling import assemble_task
-from fedarena.models.tasks import AUTOMATIC_TASK
-from fedarena.models.tasks.translation import inputs_of_translation
 from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.audit import plant_canaries
 from fedarena.runs.attacked import check_attackable, prepare_attack
 from fedarena.runs.baseline import baseline_of
 from fedarena.runs.callbacks import CALLBACKS, Callback
-from fedarena.runs.config import AUTOMATIC_MODEL, USUAL_COHORT, RunConfig
+from fedarena.runs.config import USUAL_COHORT, RunConfig
 from fedarena.runs.deciding import check_rounds, prepare_policy
 from fedarena.runs.edges import prepare_edges
 from fedarena.runs.observer import Observer
+from fedarena.runs.opening import (
+    at_most_scored,
+    clients_to_score,
+    clients_to_train,
+    data_spec,
+    open_federation,
+    samples_to_train_on,
+)
 from fedarena.runs.own_source import own_source
 from fedarena.runs.secure import prepare_secure
 from fedarena.runs.virtual_time import check_feasible, match_fleet
@@ -66,12 +64,11 @@ from fedarena.train import (
     ClientData,
     CohortEngine,
     Engine,
-    LocalTraining,
     count_training_flops,
     personal_notes,
 )
 from fedarena.train.captured import HELPERS
-from fedarena.train.engine import IntArray, Part
+from fedarena.train.engine import IntArray
 from fedarena.train.examples import example_update
 from fedarena.train.own_code import is_own, misspelt_hooks
 from fedarena.transforms import (
@@ -87,7 +84,6 @@ from fedarena.transforms import (
 from fedarena.transforms.poisoned_data import PoisonedData
 
 P = TypeVar("P")
-_OF_CLASSES = ("classification", "multi_label", "node_classification")  # kinds of federations
 _FLEET_FOLDER = "fleet"  # of a run, where a fleet lies that was handed in
 
 
@@ -155,9 +151,9 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     local = config.local
     data: Federation | PooledFederation | RealClients
     if given.devices is None:
-        training_clients = _training_clients(federation, warnings)
-        fit_clients = _at_most(training_clients, config) if config.evaluation.training_set else None
-        data, training_clients = _training_data(federation, training_clients, local, config)
+        training_clients = clients_to_train(federation, warnings)
+        fit_clients = at_most_scored(training_clients, config) if config.evaluation.training_set else None
+        data, training_clients = samples_to_train_on(federation, training_clients, local, config)
     else:
         given.devices.evaluate_on(None if federation.num_samples == 0 else federation)
         data, training_clients, fit_clients = given.devices, given.devices.clients, None
@@ -171,7 +167,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{counted(len(training_clients), 'client')} to train on; choose a cohort of at most that many"
         )
     scored_by_devices = given.devices is not None and federation.num_samples == 0
-    evaluation_clients = training_clients if scored_by_devices else _evaluation_clients(federation, config)
+    evaluation_clients = training_clients if scored_by_devices else clients_to_score(federation, config)
     task = build_task(config, federation)
     weights = None if config.weights is None else start_from(task.module, Path(config.weights))
     warnings += [*getattr(task.module, "notes", ()), *(weights.notes if weights else ())]
@@ -431,84 +427,6 @@ def _make_schedule(settings: dict[str, Any], horizon: int) -> Schedule | None:
     return schedule
 
 
-def open_federation(
-    config: RunConfig, observer: Observer, given: Federation | None = None
-) -> tuple[Federation, RunConfig]:
-    """The federation of a run, and its configuration with the task, model and cohort that automatic choices come to."""
-    if given is None:
-        options = dict(config.federation)
-        federation = load_federation(options.pop("name"), options, observer.preparing)
-    else:
-        federation = given
-    if config.task["name"] == AUTOMATIC_TASK:
-        task = resolve_part(TASKS, config.task | {"name": federation.task.kind}, "task")
-        config = config.model_copy(update={"task": task})
-    if config.model["name"] == AUTOMATIC_MODEL:
-        model = resolve_part(MODELS, default_model(data_spec(federation)), "model")
-        config = config.model_copy(update={"model": model})
-    if config.cohort is None:
-        config = config.model_copy(update={"cohort": min(USUAL_COHORT, len(_training_clients(federation, [])))})
-    return federation, config
-
-
-def data_spec(federation: Federation) -> DataSpec:
-    """The form of a federation's samples, as models want to know it."""
-    task, columns = federation.task, federation.columns
-    if task.kind == "next_token":
-        length = columns["tokens"].shape[0] - 1
-        return DataSpec("next_token", task.classes, (length,), task.padding, task.unknown, token_names=task.label_names)
-    inputs = tuple(InputSpec(name, columns[name].shape, values) for name, values in (task.inputs or {}).items())
-    shape = () if inputs else columns["x"].shape
-    if task.kind == "translation":
-        inputs = inputs_of_translation(columns["x"].shape[0], columns["y"].shape[0], task.tokens or 0, task.classes)
-    return DataSpec(
-        task.kind,
-        task.classes,
-        shape,
-        task.padding,
-        task.unknown,
-        task.tokens,
-        inputs,
-        task.value_range,
-        task.label_names if task.kind == "transcription" else task.token_names,
-        tuple(federation.label_counts.tolist()) if task.kind in _OF_CLASSES else None,
-        task.sample_rate,
-        columns["y"].shape[0] if task.kind == "transcription" else None,
-    )
-
-
-def _training_clients(federation: Federation, warnings: list[str]) -> IntArray:
-    clients = federation.clients("train")
-    useful = clients[federation.counts(clients, "train") > 0]
-    if len(useful) == 0 and federation.source.name == "devices":
-        raise BadInputError(
-            f"The federation {federation.name!r} has no samples, only their form: real devices have them; "
-            "train with: fedarena deploy run"
-        )
-    if len(useful) == 0:
-        raise BadInputError(f"No client of the federation {federation.name!r} has a training sample")
-    if len(useful) < len(clients):
-        empty = len(clients) - len(useful)
-        warnings.append(f"{empty:,} of {len(clients):,} clients have no training sample and are never invited")
-    return useful
-
-
-def _training_data(
-    federation: Federation, clients: IntArray, local: LocalTraining, config: RunConfig
-) -> tuple[Federation | PooledFederation, IntArray]:
-    """Where training samples come from, and who holds them."""
-    if config.training == "natural":
-        return federation, clients
-    if config.training == "iid":
-        pooled = PooledFederation(federation, clients, config.seed, samples_per_client=None)
-        return pooled, pooled.made_up_clients(len(clients))
-    # In every round the server goes on in the sequence: by as much as its steps need, or by the whole pool.
-    in_pool = int(federation.counts(clients, "train").sum())
-    per_round = in_pool if local.steps is None else local.steps * local.batch_size
-    pooled = PooledFederation(federation, clients, config.seed, per_round)
-    return pooled, pooled.made_up_clients(config.rounds)
-
-
 def _trusted_training(
     aggregator: Aggregator, engine: Engine, federation: Federation, seed: int
 ) -> TrustedTraining | None:
@@ -516,7 +434,7 @@ def _trusted_training(
     wanted = aggregator.trusted_samples
     if not wanted:
         return None
-    pooled = PooledFederation(federation, _training_clients(federation, []), seed, wanted)
+    pooled = PooledFederation(federation, clients_to_train(federation, []), seed, wanted)
     if wanted > pooled.pool_size:
         raise BadInputError(
             f"aggregator.trusted_samples is {wanted}, but the federation {federation.name!r} has only "
@@ -524,24 +442,3 @@ def _trusted_training(
         )
     own = engine.like_this(engine.algorithm, engine.local, pooled, seed)
     return TrustedTraining(own, int(pooled.made_up_clients(1)[0]))
-
-
-def _evaluation_clients(federation: Federation, config: RunConfig) -> IntArray:
-    part: Part = config.evaluation.part
-    clients = federation.clients("train" if part == "train" else "all")
-    clients = clients[federation.counts(clients, part) > 0]
-    if len(clients) == 0:
-        raise BadInputError(
-            f"The federation {federation.name!r} has no {part} samples to evaluate on; "
-            "choose another evaluation.part, or fractions of the federation that leave some"
-        )
-    return _at_most(clients, config)
-
-
-def _at_most(clients: IntArray, config: RunConfig) -> IntArray:
-    """As many as are to be scored."""
-    most = config.evaluation.max_clients
-    if most is None or most >= len(clients):
-        return clients
-    chosen = streams.generator(0, "evaluation clients").choice(clients, most, replace=False)
-    return np.sort(chosen)  # the same for all seeds, so that they can be compared

@@ -16,10 +16,11 @@ from fedarena.core.user_warnings import warn_user
 from fedarena.core.words import some
 from fedarena.models import Tensors
 from fedarena.models.adaptation import merge_low_rank
-from fedarena.runs.building import build_task, open_federation, prepare
+from fedarena.runs.building import build_task, prepare
 from fedarena.runs.config import RunConfig, read_settings, resolve
 from fedarena.runs.identity import changed_source_of
 from fedarena.runs.observer import Observer
+from fedarena.runs.opening import open_federation
 from fedarena.runs.weights import read_weights
 from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import open_client_states, read_best, read_snapshot, read_state

@@ -20,9 +20,10 @@ from fedarena.hpo.lanes.models import ModelSettings
 from fedarena.hpo.lanes.planning import Scene
 from fedarena.hpo.lanes.training import LaneTrainer, Progress, all_rounds
 from fedarena.models import Task
-from fedarena.runs.building import Experiment, GivenParts, build_task, data_spec, open_federation, prepare
+from fedarena.runs.building import Experiment, GivenParts, build_task, prepare
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, resolve_settings
 from fedarena.runs.observer import Observer
+from fedarena.runs.opening import data_spec, open_federation
 from fedarena.runs.weights import start_from
 from fedarena.train.engine import Part
 from fedarena.train.hardware import DeviceName, Hardware

@@ -17,9 +17,10 @@ from fedarena.hpo.problems.courses import EVALUATED, Course, open_course, pause_
 from fedarena.hpo.problems.declared import Declared, settings_digest
 from fedarena.hpo.problems.objective import Objective
 from fedarena.hpo.scores import best_so_far
-from fedarena.runs.building import build_task, open_federation, prepare
+from fedarena.runs.building import build_task, prepare
 from fedarena.runs.config import NOT_DECISIVE, RunConfig, merge, resolve
 from fedarena.runs.observer import Observer
+from fedarena.runs.opening import open_federation
 from fedarena.simulate.simulation import transferred_bytes
 
 

@@ -15,9 +15,10 @@ from fedarena.hpo.space import Configuration, Hyperparameter, Space
 from fedarena.hpo.tune.objectives import Constraint, Objective, parse_constraint, parse_objective
 from fedarena.hpo.tune.options import EXAMPLE, TuneOptions, parse_options
 from fedarena.hpo.tune.plan import TuningPlan, only_applying
-from fedarena.runs.building import Experiment, open_federation, prepare
+from fedarena.runs.building import Experiment, prepare
 from fedarena.runs.config import NAMED_PARTS, SECTIONS, check_name, merge, resolve
 from fedarena.runs.observer import Observer
+from fedarena.runs.opening import open_federation
 from fedarena.runs.own_source import own_source
 
 # Settings that are no hyperparameters, and why.

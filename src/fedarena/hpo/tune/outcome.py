@@ -19,9 +19,9 @@ from fedarena.hpo.tune.plan import TuningPlan, in_order, of_label
 from fedarena.hpo.tune.samplers import EXCESSES
 from fedarena.hpo.tune.storage import open_study, read_study
 from fedarena.hpo.tune.working import FAILURE, PRUNED_BECAUSE, ROUNDS, RUNS, SAME_AS, incumbent
-from fedarena.runs.building import open_federation
 from fedarena.runs.config import resolve, to_yaml
 from fedarena.runs.observer import Observer
+from fedarena.runs.opening import open_federation
 
 BEST_FILE = "best.yaml"
 PARETO_FOLDER = "pareto"
