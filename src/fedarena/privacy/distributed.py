@@ -112,8 +112,8 @@ class DistributedGaussian(SampledGaussian):
         """The plan, in words."""
         return [
             f"Privacy: ε = {self.epsilon(self._rounds):.4g} for δ = {self.delta:.3g} after {self._rounds:,} rounds "
-            f"(noise multiplier {self.noise_multiplier:.4g}, by clients together; bound by {BOUNDS[self.accountant]}; protected: "
-            f"{NEIGHBOURS[self.sampling]}; also against the server)"
+            f"(noise multiplier {self.noise_multiplier:.4g}, by clients together; bound by {BOUNDS[self.accountant]}; "
+            f"protected: {NEIGHBOURS[self.sampling]}; also against the server)"
         ]
 
     def summary(self, steps: int) -> dict[str, Any]:
