@@ -10,7 +10,7 @@ import torch
 
 from fedarena.train import resident
 from fedarena.train.kept_samples import KeptSamples
-from fedarena.train.resident import FreshSamples, rows_of
+from fedarena.train.resident import FreshSamples, ResidentSamples, rows_of
 
 CPU = torch.device("cpu")
 
@@ -92,3 +92,10 @@ def test_samples_that_are_decoded_are_read_every_time() -> None:
     for _ in range(2):
         rows_of(source, np.array([1]))
     assert data.reads == [([1], "train")] * 2
+
+
+def test_a_device_gets_samples_of_its_clients_though_all_could_be_kept() -> None:
+    on_device = ResidentSamples(KnownSize(), CPU, 1000)
+    for clients in ([4, 1], [2, 4]):
+        columns, begins = rows_of(on_device, np.array(clients))
+        assert [columns["x"][begin : begin + 2].tolist() for begin in begins] == [[c, c] for c in clients]

@@ -88,20 +88,21 @@ class FreshSamples:
         """Nothing is read before it is needed."""
 
     def rows(self, clients: IntArray) -> tuple[Tensors, IntArray]:
-        """Columns with the samples of these clients."""
+        """Columns with the samples of these clients, and perhaps of others."""
         if not self._keeps:
-            return self._read(clients)
+            return _read(self._data, clients)
         with self._keeping:
             if self._kept is None:
                 assert isinstance(self._data, KnownWhole)
-                self._kept = self._read(np.arange(self._data.num_clients))
+                self._kept = _read(self._data, np.arange(self._data.num_clients))
         columns, begins = self._kept
         return columns, begins[clients]
 
-    def _read(self, clients: IntArray) -> tuple[Tensors, IntArray]:
-        block = self._data.samples(clients, "train")
-        columns = {name: column_tensor(values) for name, values in block.columns.items()}
-        return columns, block.offsets[:-1]
+
+def _read(data: ClientData, clients: IntArray) -> tuple[Tensors, IntArray]:
+    """Columns with the samples of just these clients, one after the other, and where each client's begin."""
+    block = data.samples(clients, "train")
+    return {name: column_tensor(values) for name, values in block.columns.items()}, block.offsets[:-1]
 
 
 class ResidentSamples:
@@ -114,8 +115,7 @@ class ResidentSamples:
     """
 
     def __init__(self, data: ClientData, device: torch.device, limit_bytes: int):
-        self._data, self._fresh = data, FreshSamples(data)
-        self._device, self._limit_bytes = device, limit_bytes
+        self._data, self._device, self._limit_bytes = data, device, limit_bytes
         self._columns: Tensors = {}
         self._used = 0
         self._begins: dict[int, int] = {}
@@ -187,7 +187,7 @@ class ResidentSamples:
         counts = self._data.counts(missing, "train")
         row_bytes = self._row_bytes(missing)
         total, most = self._used + int(counts.sum()), self._limit_bytes // max(row_bytes, 1)
-        self._reserve(self._columns or self._fresh.rows(missing[:1])[0], total, most)
+        self._reserve(self._columns or _read(self._data, missing[:1])[0], total, most)
         begins = self._used + np.cumsum(counts) - counts
         self._begins.update(zip(missing.tolist(), begins.tolist(), strict=True))
         self._used = total
@@ -203,7 +203,7 @@ class ResidentSamples:
     def _bring(self, columns: Tensors, clients: IntArray, begin: int, before: Milestone) -> Milestone:
         """Reads the samples of clients and copies them to their rows."""
         with self._reading:  # one piece after the other, by all cores
-            new, _ = self._fresh.rows(clients)
+            new, _ = _read(self._data, clients)
         arrived = Milestone(self._device)
         with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
             before.wait()
@@ -217,7 +217,7 @@ class ResidentSamples:
 
     def _row_bytes(self, clients: IntArray) -> int:
         """What one sample takes, which the first one of all tells."""
-        like = self._columns or self._fresh.rows(clients[:1])[0]
+        like = self._columns or _read(self._data, clients[:1])[0]
         return sum(t.element_size() * prod(t.shape[1:]) for t in like.values())
 
     def _reserve(self, like: Tensors, rows: int, most_rows: int) -> None:
