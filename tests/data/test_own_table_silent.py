@@ -291,3 +291,19 @@ def test_files_that_are_not_as_they_should_be(tmp_path: Path, name: str, text: s
     (tmp_path / name).write_text(text)
     with pytest.raises(BadInputError, match=sentence):
         made(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("who", "y", "said"),
+    [
+        (["a", "a ", "b", "b"], ["cat", "dog", "cat", "dog"], "Of who, values that differ only in blanks at"),
+        (WHO, ["cat", "cat ", "dog", "\tdog"], "Of y, values that differ only in blanks at their ends are one: 'cat'."),
+        (WHO, ["cat", "cat", "dog ", "dog "], None),
+    ],
+)
+def test_names_that_differ_in_blanks_alone_are_the_same_and_that_is_said(who, y, said: str | None) -> None:
+    federation = made({"who": who, "x": [1, 2, 3, 4], "y": y})
+    assert federation.num_clients == 2
+    assert federation.task.label_names == ("cat", "dog")
+    told = [note for note in federation.notes if "blanks" in note]
+    assert (told == []) if said is None else told[0].startswith(said)

@@ -99,7 +99,7 @@ def understand(
     if len(training.rows) == 0:
         raise BadInputError("No sample is for training; the table must be divided in another way.")
     features = FeatureTable(list(_features(inputs, options, training, where)), options.categories, where)
-    notes = [*_index_notes(table, options), *notes, *_notes(inputs, options, rows)]
+    notes = [*_index_notes(table, options), *_blank_notes(table, options), *notes, *_notes(inputs, options, rows)]
     return UnderstoodTable(
         divided,
         features,
@@ -185,6 +185,21 @@ def _index_notes(table: RawTable, options: TableOptions) -> list[str]:
         for name in table.columns
         if options.features is None and name not in used and _PANDAS_INDEX.fullmatch(name)
     ]
+
+
+def _blank_notes(table: RawTable, options: TableOptions) -> list[str]:
+    """That names of clients or labels were taken for the same, though they have other blanks at their ends."""
+    notes = []
+    for name in dict.fromkeys([options.client, *options.label]):
+        array = table.columns.get(name) if name is not None else None
+        if array is None or not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+            continue
+        distinct = pc.drop_null(pc.unique(array))
+        trimmed = pc.utf8_trim_whitespace(distinct)
+        counted = pc.value_counts(trimmed).to_pylist()
+        if several := [one["values"] for one in counted if one["values"] and one["counts"] > 1]:
+            notes.append(f"Of {name}, values that differ only in blanks at their ends are one: {quoted(several[0])}.")
+    return notes
 
 
 def _read_inputs(
