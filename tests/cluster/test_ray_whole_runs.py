@@ -16,13 +16,13 @@ import pytest
 from small_clusters import MANY_SHARDS, Silent, bits
 
 import fedarena
-from fedarena.core.signs import Sign
 from fedarena.runs.hosts.suites import run_on_cluster
 from fedarena.runs.observer import Observer, SuiteObserver
 from fedarena.runs.run import Run
 from fedarena.runs.suite import make_suite
 from fedarena.runs.suite_plan import PlannedRun, begin_suite, plan_suite
 from fedarena.runs.suite_running import run_one_by_one
+from ray_clusters import pretend_folders_are_not_shared, small_cluster
 
 pytest.importorskip("ray")
 os.environ["RAY_AUTH_MODE"] = "disabled"
@@ -46,22 +46,15 @@ class Seen(SuiteObserver):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One on this machine; gives the folder of files that make a method kill its process."""
-    import ray
-
-    trigger = tmp_path_factory.mktemp("trigger")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDARENA_TEST_TRIGGER", str(trigger))
-        patch.setenv("RAY_worker_niceness", "0")
-        ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20)
+    with small_cluster(tmp_path_factory.mktemp("trigger")) as trigger:
         yield trigger
-        ray.shutdown()
 
 
 @pytest.fixture(params=[True, False], ids=["shared", "brought"])
 def shared(request: Any, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether machines see the folder of the runs."""
     if not request.param:
-        monkeypatch.setattr(Sign, "offer", lambda self: {"folder": str(self.folder), "sign": "of another folder"})
+        pretend_folders_are_not_shared(monkeypatch)
     return bool(request.param)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from fedarena.train import resident
 from fedarena.train.kept_samples import KeptSamples
-from fedarena.train.resident import FreshSamples, ResidentSamples, rows_of
+from fedarena.train.resident import HostSamples, ResidentSamples, rows_of
 
 CPU = torch.device("cpu")
 
@@ -78,7 +78,7 @@ class KnownSize(Counting):
 def test_training_samples_of_a_small_federation_are_read_once(limit: int, reads: int, monkeypatch) -> None:
     monkeypatch.setattr(resident, "_KEPT_BYTES", limit)
     data = KnownSize()
-    source = FreshSamples(data)
+    source = HostSamples(data)
     for clients in ([4, 1], [2, 4]):
         columns, begins = rows_of(source, np.array(clients))
         assert [columns["x"][begin : begin + 2].tolist() for begin in begins] == [[c, c] for c in clients]
@@ -88,7 +88,7 @@ def test_training_samples_of_a_small_federation_are_read_once(limit: int, reads:
 def test_samples_that_are_decoded_are_read_every_time() -> None:
     data = KnownSize()
     data.memory_bytes = None
-    source = FreshSamples(data)
+    source = HostSamples(data)
     for _ in range(2):
         rows_of(source, np.array([1]))
     assert data.reads == [([1], "train")] * 2

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from small_studies import content, tune
 
-from fedarena.core.signs import Sign
+from ray_clusters import pretend_folders_are_not_shared, small_cluster
 
 pytest.importorskip("ray")
 pytest.importorskip("optuna")
@@ -21,22 +21,15 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::ResourceWarni
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One on this machine; gives the file that has a method kill its process, once."""
-    import ray
-
-    trigger = tmp_path_factory.mktemp("trigger") / "now"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDARENA_TEST_TRIGGER", str(trigger))
-        patch.setenv("RAY_worker_niceness", "0")
-        ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20)
+    with small_cluster(tmp_path_factory.mktemp("trigger") / "now") as trigger:
         yield trigger
-        ray.shutdown()
 
 
 @pytest.fixture(params=[True, False], ids=["shared", "brought"])
 def shared(request: Any, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether machines see the folder of the study."""
     if not request.param:
-        monkeypatch.setattr(Sign, "offer", lambda self: {"folder": str(self.folder), "sign": "of another folder"})
+        pretend_folders_are_not_shared(monkeypatch)
     return bool(request.param)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fedarena.core.installation import installed_version
 from fedarena.profiling.memory import total_memory_bytes
 from fedarena.profiling.system_files import output_of, read_text
 
@@ -31,7 +31,7 @@ def describe_machine() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "fedarena": _version("fedarena"),
+        "fedarena": installed_version("fedarena"),
     }
 
 
@@ -50,10 +50,3 @@ def _phone_model() -> str | None:
         return None
     words = [output_of(["getprop", f"ro.product.{what}"]) for what in ("manufacturer", "model")]
     return " ".join(word for word in words if word) or None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:  # used from its source
-        return None

@@ -41,7 +41,7 @@ from fedarena.train.placing import Division, PlannedWork, rounded_width
 from fedarena.train.product_rows import written_down
 from fedarena.train.program import Given, StepPrograms
 from fedarena.train.reference import ReferenceEngine
-from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
+from fedarena.train.resident import HostSamples, ResidentSamples, SampleSource
 from fedarena.train.schedule import batch_width, deal_out, draw_batches, make_schedule, order_of_starts
 from fedarena.train.shards import Shard, T
 from fedarena.train.sizes import output_bytes
@@ -116,7 +116,7 @@ class CohortEngine:
         self.device, self.compile = self.hardware.device, compile and self.hardware.is_gpu
         self.notes: list[str] = []
         task.module.to(self.device, self.hardware.dtype).train()
-        self.training_samples: SampleSource = FreshSamples(data)
+        self.training_samples: SampleSource = HostSamples(data)
         self.workers = workers if workers is not None else available_cores()
         self._evaluation_batch_size = _EVALUATED_AT_ONCE
         self._evaluated_samples: KeptSamples | None = None

@@ -60,22 +60,22 @@ def rows_of(source: SampleSource, clients: IntArray) -> tuple[Tensors, IntArray]
 
 
 @runtime_checkable
-class KnownWhole(Protocol):
+class DataOfKnownSize(Protocol):
     """Clients' data of which it is known how large all of it is."""
 
     num_clients: int
     memory_bytes: int | None  # of all samples; None: they are decoded when they are read
 
 
-class FreshSamples:
-    """Reads the samples every time, which costs little where they are in main memory anyway.
+class HostSamples:
+    """Gives samples in main memory: reads them every time, which costs little where they are there anyway.
 
     Those of a small federation are read once: to copy a cohort's every time takes as long as a step of a small model.
     """
 
     def __init__(self, data: ClientData):
         self._data = data
-        self._keeps = isinstance(data, KnownWhole) and (data.memory_bytes or _KEPT_BYTES + 1) <= _KEPT_BYTES
+        self._keeps = isinstance(data, DataOfKnownSize) and (data.memory_bytes or _KEPT_BYTES + 1) <= _KEPT_BYTES
         self._kept: tuple[Tensors, IntArray] | None = None
         self._keeping = threading.Lock()
 
@@ -93,7 +93,7 @@ class FreshSamples:
             return _read(self._data, clients)
         with self._keeping:
             if self._kept is None:
-                assert isinstance(self._data, KnownWhole)
+                assert isinstance(self._data, DataOfKnownSize)
                 self._kept = _read(self._data, np.arange(self._data.num_clients))
         columns, begins = self._kept
         return columns, begins[clients]
