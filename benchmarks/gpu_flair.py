@@ -5,7 +5,8 @@
 Needs torch and NumPy alone, like gpu_speed.py; pfl-research is measured where it can be imported. *flair*: 200 users
 with as many pictures as FLAIR's (median 2, mean about 8, at most 512), 2 epochs in batches of 16, random crops and
 flips. *fedscale*: rounds like those of FedScale's Table 6, MobileNet-V2, 20 steps of 32 pictures for each of 10, 100
-and 1,000 participants; the paper does not say how large pictures are. Pictures are random numbers. *central* trains
+and 1,000 participants (or ``--participants 10 10000 --rounds 1``); the paper does not say how large pictures are.
+Pictures are random numbers. *central* trains
 the same model on as many samples in batches of 512 with plain torch; *pfl* trains user after user with its own loop
 and its own crops.
 """
@@ -45,7 +46,6 @@ CENTRAL_BATCH = 512
 FEDSCALE_MINUTES = {10: 0.03, 100: 0.16, 1_000: 1.14, 10_000: 10.9}  # of a round on 20 GPUs
 MOST_PICTURES = 4096  # that differ; more users have the same ones
 LEAST_OF_CENTRAL, LEAST_TIMES_PFL = 0.6, 3.0
-ROUNDS_TIMED = 2  # of FedScale's, together: they overlap
 
 
 @dataclass(frozen=True)
@@ -253,10 +253,11 @@ def measure_flair(users: int, options: dict[str, Any], repetitions: int, with_pf
         yield row
 
 
-def measure_fedscale(participants: list[int], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def measure_fedscale(participants: list[int], rounds: int, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Minutes of rounds, after one that makes the programs, and samples per second beside central training.
 
-    Two rounds in a row are timed, in the first of which most users' pictures are new to the GPU.
+    Some rounds in a row are timed together, since they overlap. In the first of them, most users' pictures are new to
+    the GPU.
     """
     work = fedscale(max(participants))
     torch.cuda.reset_peak_memory_stats()
@@ -267,7 +268,7 @@ def measure_fedscale(participants: list[int], options: dict[str, Any]) -> Iterat
     row["engine"] = {**engine.choices, "notes": engine.notes}
     speed = 0.0
     for users in sorted(participants):
-        seconds = timed(make_rounds(engine, users, rounds=ROUNDS_TIMED), ROUNDS_TIMED)
+        seconds = timed(make_rounds(engine, users, rounds=rounds), rounds)
         speed = fedscale(users).processed / seconds
         row["rounds"][str(users)] = {"minutes": seconds / 60, "samples_per_second": speed}
         row["peak_bytes"] = torch.cuda.max_memory_reserved()
@@ -297,6 +298,7 @@ def main() -> None:
     parser.add_argument("--work", nargs="+", choices=("flair", "fedscale"), default=["flair", "fedscale"])
     parser.add_argument("--users", type=int, default=200, help="of FLAIR")
     parser.add_argument("--participants", type=int, nargs="+", default=[10, 100, 1000], help="of FedScale's rounds")
+    parser.add_argument("--rounds", type=int, default=2, help="of FedScale's that are timed together")
     parser.add_argument("--precision", choices=("full", "tf32", "bf16"), default="tf32")
     parser.add_argument("--lanes", type=int, help="clients beside each other; by default, as the engine chooses")
     parser.add_argument("--repetitions", type=int, default=3)
@@ -320,7 +322,7 @@ def main() -> None:
     if "flair" in arguments.work:
         measured["flair"] = measure_flair(arguments.users, options, arguments.repetitions, not arguments.without_pfl)
     if "fedscale" in arguments.work:
-        measured["fedscale"] = measure_fedscale(arguments.participants, options)
+        measured["fedscale"] = measure_fedscale(arguments.participants, arguments.rounds, options)
     rows: dict[str, Any] = {}
     # What is tuned comes last, as it takes long; all is written at once, in case somebody does not want to wait.
     for name, row in itertools.chain(untuned(measured), ((n, row) for n, rest in measured.items() for row in rest)):

@@ -90,6 +90,30 @@ def test_clients_train_the_same_while_samples_arrive() -> None:
     assert_same(*found)
 
 
+@pytest.mark.parametrize("plan", ["apart", "together", "beside"])
+@pytest.mark.parametrize("rows", [1, 12, 40])
+def test_clients_train_the_same_when_not_all_of_their_samples_fit_at_once(plan: str, rows: int) -> None:
+    found, held = [], []
+    for kind, options in ((ReferenceEngine, {}), (CohortEngine, {"plan": plan, "lanes": 3, "workers": 1})):
+        engine = make_engine(kind, "mlp", FedAvg(), LOCALS["epochs"], **options)
+        if isinstance(engine, CohortEngine):
+            resident = engine.training_samples = ResidentSamples(engine.data, engine.device, rows * ROW_BYTES)
+            arriving = resident.arriving
+            resident.arriving = lambda clients, arriving=arriving: held.append(clients) or arriving(clients)
+            engine.plan_ahead(JobArrays.of([Job(client, 1) for client in EVERYBODY.tolist()]))
+        found.append(train(engine, EVERYBODY.tolist(), {"params": engine.initial_params()}, {}))
+    assert_same(*found)
+    counts = [sum(SIZES[client] for client in clients.tolist()) for clients in held]
+    assert sum(counts) == sum(SIZES)
+    assert all(count <= rows or len(clients) == 1 for count, clients in zip(counts, held, strict=True))
+
+
+def test_all_clients_are_one_part_if_their_samples_fit() -> None:
+    resident = ResidentSamples(ClientsInMemory(FEATURES), torch.device("cpu"), sum(SIZES) * ROW_BYTES)
+    assert resident.parts(EVERYBODY, np.array(SIZES)) == [slice(None)]
+    assert resident.parts(EVERYBODY[:0], np.array(SIZES[:0])) == [slice(None)]
+
+
 def assert_has(resident: ResidentSamples, data: ClientsInMemory, clients: np.ndarray) -> None:
     columns, begins = rows_of(resident, clients)
     for client, begin in zip(clients.tolist(), begins.tolist(), strict=True):

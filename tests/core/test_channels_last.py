@@ -82,7 +82,7 @@ def test_first_convolutions_are_torchs(
     layout = torch.channels_last if turned else torch.contiguous_format
     x, weight = x.contiguous(memory_format=layout), weight.contiguous(memory_format=layout).requires_grad_()
     expected = F.conv2d(x, weight, None, stride, side // 2)
-    found = FirstConvolution.apply(x, weight, stride, side // 2)
+    found = FirstConvolution.apply(x, weight, stride, side // 2, x.dtype)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     slopes = torch.randn(expected.shape, generator=random, dtype=torch.float64)
     theirs, ours = (torch.autograd.grad(y, weight, slopes)[0] for y in (expected, found))
@@ -111,4 +111,4 @@ def test_which_convolutions_are_ours(weight: tuple[int, ...], options: dict[str,
     layer = channels_last._convolution_layer(x, filters, *around, given["groups"])
     assert (layer is not None) == is_ours
     if layer is not None:
-        torch.testing.assert_close(layer(x, filters), F.conv2d(x, filters, **options))
+        torch.testing.assert_close(layer(x, filters, x.dtype), F.conv2d(x, filters, **options))

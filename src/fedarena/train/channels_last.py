@@ -12,11 +12,14 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from fedarena.models.augmentation.pixels import picked
 from fedarena.models.normalization import group_norm_before_relu
+from fedarena.models.sequences import in_sequence
+from fedarena.train.joined_layers import join_in_sequence
 from fedarena.train.kernel_layers import DepthwiseConvolution, FirstConvolution, KernelGroupNorm, PointwiseConvolution
 from fedarena.train.usable_kernels import usable_kernels
 
@@ -35,6 +38,8 @@ class ChannelsInnermost(TorchFunctionMode):
             F.relu: _unless_done,
             torch.relu: _unless_done,
             torch.conv2d: _convolution,
+            picked: _picked,
+            in_sequence: _in_sequence,
         }
 
     def __torch_function__(
@@ -76,6 +81,16 @@ def _unless_done(input: Tensor, min_val: float = 0.0, max_val: float = 0.0, inpl
     return input if min_val == 0 and getattr(input, "relu_done", None) == max_val else None
 
 
+def _in_sequence(layers: nn.Sequential, x: Tensor) -> Tensor:
+    with ChannelsInnermost():
+        return join_in_sequence(layers, x)
+
+
+def _picked(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor | None:
+    kernels = usable_kernels("fedarena.train.picture_kernels", "Pictures are cut up") if x.is_cuda else None
+    return kernels.picked(x, rows, columns) if kernels is not None and not x.requires_grad else None
+
+
 def _convolution(
     input: Tensor,
     weight: Tensor,
@@ -91,25 +106,24 @@ def _convolution(
     layer = _convolution_layer(input, weight, _pair(stride), _pair(padding), groups)
     if layer is None:
         return None
-    if torch.is_autocast_enabled("cuda"):
-        input = input.to(torch.get_autocast_dtype("cuda"))
-    output: Tensor = layer(input, weight)
+    rounded = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else input.dtype
+    output: Tensor = layer(input, weight, rounded)
     return output
 
 
 def _convolution_layer(
     input: Tensor, weight: Tensor, stride: tuple[Any, Any], padding: tuple[Any, Any], groups: int
-) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """What computes such a convolution faster than the library, if anything does."""
+) -> Callable[[Tensor, Tensor, torch.dtype], Tensor] | None:
+    """What computes such a convolution of rounded numbers faster than the library, if anything does."""
     side = tuple(weight.shape[2:])
     if (groups, side, stride, padding) == (1, (1, 1), (1, 1), (0, 0)):
-        return PointwiseConvolution.apply
+        return lambda x, w, rounded: PointwiseConvolution.apply(x.to(rounded), w)  # type: ignore[no-untyped-call]
     alike = side[0] == side[1] and stride[0] == stride[1] and padding[0] == padding[1] and isinstance(padding[0], int)
     if groups == 1 and alike and not input.requires_grad and weight[0].numel() <= _MOST_OF_A_PATCH:
-        return lambda x, w: FirstConvolution.apply(x, w, stride[0], padding[0])  # type: ignore[no-untyped-call]
+        return lambda x, w, rounded: FirstConvolution.apply(x, w, stride[0], padding[0], rounded)  # type: ignore[no-untyped-call]
     filters = groups == len(weight) == input.shape[1] and (side, padding) == ((3, 3), (1, 1))
     if filters and stride in ((1, 1), (2, 2)) and _kernels() is not None:
-        return lambda x, w: DepthwiseConvolution.apply(x, w, stride[0])  # type: ignore[no-untyped-call]
+        return lambda x, w, rounded: DepthwiseConvolution.apply(x.to(rounded), w, stride[0])  # type: ignore[no-untyped-call]
     return None
 
 

@@ -251,9 +251,11 @@ class CohortEngine:
         """Draws batches of jobs that are likely to be next, and has their samples read if that takes long."""
         if len(jobs) and self._fallback is None and not self.algorithm.needs_start_loss:
             work = self._plan_work(jobs, None)
+            first, *others = self._fitting(work)
             if self.plan == "apart":
-                self.training_samples.expect(jobs.holders[order_of_starts(make_schedule(work.steps, self.lanes))])
-            elif len(self._shards(work.steps)) == 1:
+                order = order_of_starts(make_schedule(first.steps, self.lanes))
+                self.training_samples.expect(first.jobs.holders[order])
+            elif not others and len(self._shards(work.steps)) == 1:
                 work = replace(work, division=self._placed(self._divided(work)))
             self._planned_ahead = work
 
@@ -324,6 +326,15 @@ class CohortEngine:
         return without_gradients(self._trained(work, shard))
 
     def _trained(self, work: PlannedWork, shard: Shard) -> Iterator[JobResults]:
+        for part in self._fitting(work):
+            yield from self._trained_at_once(part, shard)
+
+    def _fitting(self, work: PlannedWork) -> list[PlannedWork]:
+        """The work of clients whose samples are on the device at the same time, one part after the other."""
+        clients = np.arange(len(work.steps))
+        return [work.of(clients[part]) for part in self.training_samples.parts(work.jobs.holders, work.samples)]
+
+    def _trained_at_once(self, work: PlannedWork, shard: Shard) -> Iterator[JobResults]:
         training = ApartTraining if self.plan == "apart" else LaneTraining
         division = work.division or self._divided(work)
 

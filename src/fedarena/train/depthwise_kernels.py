@@ -13,11 +13,13 @@ same bits. How large strips are was found by trying, with MobileNet-V2's layers 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedarena.train.group_norm_kernels import accurate_type
+from fedarena.train.group_norm_kernels import accurate_type, activated, passed_back
 
 # Of a strip: channels, and at most so many columns and rows of what comes out.
 _CHANNELS, _COLUMNS, _ROWS = 32, 8, 14
@@ -26,7 +28,9 @@ _STAGES = 3  # rows that are on their way from memory
 # The same for gradients.
 _CHANNELS_BACK, _COLUMNS_BACK, _ROWS_BACK = 16, 8, 56
 _WARPS_BACK = 1
-_ANY = ["height", "width", "rows", "columns"]
+_STAGES_BACK = 3
+_NOTES, _SUMS, _WARPS_SUMS = 64, 32, 4  # that are added up at once, to so many sums
+_ANY = ["height", "width", "rows", "columns", "groups"]
 
 
 @triton.jit
@@ -55,6 +59,61 @@ def _read(
     """Numbers at these places of a row; 0 where there are none, as in all rows but those from the first to the end."""
     there = inside & ((row >= first) & (row < end))
     return tl.load(x + row * pitch + where, mask=there, other=0.0).to(ACCURATE)
+
+
+@triton.jit
+def _read_input(
+    x: tl.tensor,
+    row: tl.tensor,
+    first: tl.tensor,
+    end: tl.tensor,
+    pitch: tl.tensor,
+    where: tl.tensor,
+    inside: tl.tensor,
+    center: tl.tensor,
+    factor: tl.tensor,
+    shift: tl.tensor,
+    NORMALIZED: tl.constexpr,
+    CEILING: tl.constexpr,
+    ACCURATE: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """What is filtered, at these places of a row, and how far from their mean numbers were if they are normalized."""
+    there = inside & ((row >= first) & (row < end))
+    values = tl.load(x + row * pitch + where, mask=there, other=0.0).to(ACCURATE)
+    distance = values
+    if NORMALIZED:
+        distance = values - center
+        values = tl.where(there, activated(distance * factor + shift, CEILING), 0.0)
+    return values, distance
+
+
+@triton.jit
+def _norm_of(
+    weight: tl.tensor,
+    bias: tl.tensor,
+    mean: tl.tensor,
+    inverse: tl.tensor,
+    sample: tl.tensor,
+    channel: tl.tensor,
+    channels: tl.tensor,
+    groups: tl.tensor,
+    NORMALIZED: tl.constexpr,
+    ACCURATE: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """How every channel is normalized: mean, inverse deviation, by what distances are multiplied, what is added."""
+    if NORMALIZED:
+        exists = channel < channels
+        group = sample * groups + channel // (channels // groups)
+        center = tl.load(mean + group, mask=exists, other=0.0)
+        scale = tl.load(inverse + group, mask=exists, other=0.0)
+        factor = scale * tl.load(weight + channel, mask=exists, other=0.0)
+        shift = tl.load(bias + channel, mask=exists, other=0.0)
+    else:
+        center = tl.zeros_like(channel).to(ACCURATE)
+        scale = center
+        factor = center
+        shift = center
+    return center, scale, factor, shift
 
 
 @triton.jit
@@ -139,23 +198,37 @@ def _gradient_at_each_pixel(
     grad: tl.tensor,
     x: tl.tensor,
     filters: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    mean: tl.tensor,
+    inverse: tl.tensor,
     output: tl.tensor,
     notes: tl.tensor,
+    norm_notes: tl.tensor,
     height: tl.tensor,
     width: tl.tensor,
     rows: tl.tensor,
     columns: tl.tensor,
     channels: tl.tensor,
+    groups: tl.tensor,
+    NORMALIZED: tl.constexpr,
+    CEILING: tl.constexpr,
     ACCURATE: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     CHANNELS: tl.constexpr,
+    STAGES: tl.constexpr,
 ) -> None:
     """The gradient of what was filtered in steps of one pixel; of filters, from this program's pixels."""
     column, channel, begin, end = _strip(height, width, ROWS, COLUMNS, CHANNELS)
     sample = tl.program_id(2)
     first = sample.to(tl.int64) * height * width * channels
     x, grad, output = x + first, grad + first, output + first
+    center, scale, factor, shift = _norm_of(
+        weight, bias, mean, inverse, sample, channel, channels, groups, NORMALIZED, ACCURATE
+    )
+    total = tl.zeros([COLUMNS, CHANNELS], ACCURATE)
+    of_product = tl.zeros([COLUMNS, CHANNELS], ACCURATE)
     upper_left, upper, upper_right = _three_filters(filters, channel, channels)
     on_left, middle, on_right = _three_filters(filters + 3, channel, channels)
     lower_left, lower, lower_right = _three_filters(filters + 6, channel, channels)
@@ -176,13 +249,24 @@ def _gradient_at_each_pixel(
     of_lower_right = tl.zeros([COLUMNS, CHANNELS], ACCURATE)
     above = tl.zeros([COLUMNS, CHANNELS], ACCURATE)
     here = tl.zeros([COLUMNS, CHANNELS], ACCURATE)
-    for row in range(begin - 1, end + 1):
+    distance_above = tl.zeros([COLUMNS, CHANNELS], ACCURATE)
+    distance_here = tl.zeros([COLUMNS, CHANNELS], ACCURATE)
+    for row in tl.range(begin - 1, end + 1, num_stages=STAGES):
         a = _read(grad, row, 0, height, pitch, where - channels, in_left, ACCURATE)
         b = _read(grad, row, 0, height, pitch, where, inside, ACCURATE)
         c = _read(grad, row, 0, height, pitch, where + channels, in_right, ACCURATE)
-        below = _read(x, row + 1, begin, end, pitch, where, inside, ACCURATE)
+        below, distance = _read_input(
+            x, row + 1, begin, end, pitch, where, inside, center, factor, shift, NORMALIZED, CEILING, ACCURATE
+        )
         slope = of_above + (c * upper_left + b * upper + a * upper_right)
-        tl.store(output + (row - 1) * pitch + where, slope, mask=inside & (row > begin))
+        is_known = inside & (row > begin)
+        if NORMALIZED:
+            slope = tl.where(is_known, passed_back(slope, above, CEILING), 0.0)
+            total += slope
+            of_product += slope * distance_above
+            distance_above = distance_here
+            distance_here = distance
+        tl.store(output + (row - 1) * pitch + where, slope, mask=is_known)
         of_above = of_here + (c * on_left + b * middle + a * on_right)
         of_here = c * lower_left + b * lower + a * lower_right
         of_upper_left += above * c
@@ -196,6 +280,11 @@ def _gradient_at_each_pixel(
         of_lower_right += below * a
         above = here
         here = below
+    if NORMALIZED:
+        norm_notes += (sample * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * channels
+        _note(norm_notes, 0, total, channel, channels)
+        norm_notes += tl.num_programs(2).to(tl.int64) * tl.num_programs(1) * channels
+        _note(norm_notes, 0, of_product * scale, channel, channels)
     notes += (sample * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * 9 * channels
     _note(notes, 0, of_upper_left, channel, channels)
     _note(notes, 1, of_upper, channel, channels)
@@ -213,17 +302,26 @@ def _gradient_at_every_other(
     grad: tl.tensor,
     x: tl.tensor,
     filters: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    mean: tl.tensor,
+    inverse: tl.tensor,
     output: tl.tensor,
     notes: tl.tensor,
+    norm_notes: tl.tensor,
     height: tl.tensor,
     width: tl.tensor,
     rows: tl.tensor,
     columns: tl.tensor,
     channels: tl.tensor,
+    groups: tl.tensor,
+    NORMALIZED: tl.constexpr,
+    CEILING: tl.constexpr,
     ACCURATE: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     CHANNELS: tl.constexpr,
+    STAGES: tl.constexpr,
 ) -> None:
     """The same for steps of two pixels: every slope has two rows and two columns of pixels for its own."""
     column, channel, begin, end = _strip(rows, columns, ROWS, COLUMNS, CHANNELS)
@@ -231,6 +329,11 @@ def _gradient_at_every_other(
     x += sample.to(tl.int64) * height * width * channels
     output += sample.to(tl.int64) * height * width * channels
     grad += sample.to(tl.int64) * rows * columns * channels
+    center, scale, factor, shift = _norm_of(
+        weight, bias, mean, inverse, sample, channel, channels, groups, NORMALIZED, ACCURATE
+    )
+    total = tl.zeros([COLUMNS, CHANNELS], ACCURATE)
+    of_product = tl.zeros([COLUMNS, CHANNELS], ACCURATE)
     upper_left, upper, upper_right = _three_filters(filters, channel, channels)
     on_left, middle, on_right = _three_filters(filters + 3, channel, channels)
     lower_left, lower, lower_right = _three_filters(filters + 6, channel, channels)
@@ -250,24 +353,51 @@ def _gradient_at_every_other(
     of_lower_right = tl.zeros([COLUMNS, CHANNELS], ACCURATE)
     own = _read(grad, begin, 0, rows, pitch_of_slopes, where, has_slope, ACCURATE)
     next_one = _read(grad, begin, 0, rows, pitch_of_slopes, where + channels, has_next, ACCURATE)
-    for row in range(begin, end):
+    for row in tl.range(begin, end, num_stages=STAGES):
         below = _read(grad, row + 1, 0, rows, pitch_of_slopes, where, has_slope, ACCURATE)
         diagonal = _read(grad, row + 1, 0, rows, pitch_of_slopes, where + channels, has_next, ACCURATE)
-        value = _read(x, row * 2, 0, height, pitch, at_even, is_even, ACCURATE)
-        tl.store(output + row * 2 * pitch + at_even, own * middle, mask=is_even)
+        value, distance = _read_input(
+            x, row * 2, 0, height, pitch, at_even, is_even, center, factor, shift, NORMALIZED, CEILING, ACCURATE
+        )
+        slope = own * middle
+        if NORMALIZED:
+            slope = tl.where(is_even, passed_back(slope, value, CEILING), 0.0)
+            total += slope
+            of_product += slope * distance
+        tl.store(output + row * 2 * pitch + at_even, slope, mask=is_even)
         of_middle += value * own
-        value = _read(x, row * 2, 0, height, pitch, at_odd, is_odd, ACCURATE)
-        tl.store(output + row * 2 * pitch + at_odd, next_one * on_left + own * on_right, mask=is_odd)
+        value, distance = _read_input(
+            x, row * 2, 0, height, pitch, at_odd, is_odd, center, factor, shift, NORMALIZED, CEILING, ACCURATE
+        )
+        slope = next_one * on_left + own * on_right
+        if NORMALIZED:
+            slope = tl.where(is_odd, passed_back(slope, value, CEILING), 0.0)
+            total += slope
+            of_product += slope * distance
+        tl.store(output + row * 2 * pitch + at_odd, slope, mask=is_odd)
         of_left += value * next_one
         of_right += value * own
         lower_row = row * 2 + 1
         there = lower_row < height
-        value = _read(x, lower_row, 0, height, pitch, at_even, is_even, ACCURATE)
-        tl.store(output + lower_row * pitch + at_even, below * upper + own * lower, mask=is_even & there)
+        value, distance = _read_input(
+            x, lower_row, 0, height, pitch, at_even, is_even, center, factor, shift, NORMALIZED, CEILING, ACCURATE
+        )
+        slope = below * upper + own * lower
+        if NORMALIZED:
+            slope = tl.where(is_even & there, passed_back(slope, value, CEILING), 0.0)
+            total += slope
+            of_product += slope * distance
+        tl.store(output + lower_row * pitch + at_even, slope, mask=is_even & there)
         of_upper += value * below
         of_lower += value * own
-        value = _read(x, lower_row, 0, height, pitch, at_odd, is_odd, ACCURATE)
+        value, distance = _read_input(
+            x, lower_row, 0, height, pitch, at_odd, is_odd, center, factor, shift, NORMALIZED, CEILING, ACCURATE
+        )
         slope = diagonal * upper_left + below * upper_right + next_one * lower_left + own * lower_right
+        if NORMALIZED:
+            slope = tl.where(is_odd & there, passed_back(slope, value, CEILING), 0.0)
+            total += slope
+            of_product += slope * distance
         tl.store(output + lower_row * pitch + at_odd, slope, mask=is_odd & there)
         of_upper_left += value * diagonal
         of_upper_right += value * below
@@ -275,6 +405,11 @@ def _gradient_at_every_other(
         of_lower_right += value * own
         own = below
         next_one = diagonal
+    if NORMALIZED:
+        norm_notes += (sample * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * channels
+        _note(norm_notes, 0, total, channel, channels)
+        norm_notes += tl.num_programs(2).to(tl.int64) * tl.num_programs(1) * channels
+        _note(norm_notes, 0, of_product * scale, channel, channels)
     notes += (sample * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * 9 * channels
     _note(notes, 0, of_upper_left, channel, channels)
     _note(notes, 1, of_upper, channel, channels)
@@ -285,6 +420,38 @@ def _gradient_at_every_other(
     _note(notes, 6, of_lower_left, channel, channels)
     _note(notes, 7, of_lower, channel, channels)
     _note(notes, 8, of_lower_right, channel, channels)
+
+
+@triton.jit(do_not_specialize=["number"])
+def _add_notes(
+    notes: tl.tensor,
+    sums: tl.tensor,
+    number: tl.tensor,
+    channels: tl.tensor,
+    ACCURATE: tl.constexpr,
+    NOTES: tl.constexpr,
+    SUMS: tl.constexpr,
+) -> None:
+    """The sums over so many notes, of which each has those of all nine numbers of a filter, channel by channel."""
+    place = tl.program_id(0) * SUMS + tl.arange(0, SUMS)
+    exists = place < 9 * channels
+    total = tl.zeros([NOTES, SUMS], ACCURATE)
+    for begin in range(0, number, NOTES):
+        note = begin + tl.arange(0, NOTES)
+        inside = (note < number)[:, None] & exists[None, :]
+        total += tl.load(notes + note[:, None] * 9 * channels + place[None, :], mask=inside, other=0.0)
+    tl.store(sums + place % channels * 9 + place // channels, tl.sum(total, 0), mask=exists)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """How what is filtered is normalized before, and the ceiling of the ReLU in between (0: it has none)."""
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor  # of the groups of every sample
+    inverse: Tensor
+    ceiling: float
 
 
 def filtered(x: Tensor, filters: Tensor, stride: int) -> Tensor:
@@ -307,21 +474,50 @@ def filtered(x: Tensor, filters: Tensor, stride: int) -> Tensor:
     return output
 
 
-def gradients(grad: Tensor, x: Tensor, filters: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-    """The gradients of what was filtered and of filters."""
+def gradients(
+    grad: Tensor, x: Tensor, filters: Tensor, stride: int, norm: Norm | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The gradients of what was filtered and of filters.
+
+    Of what was normalized before it is that of normalized numbers, and there are sums of it over parts, from which
+    `group_norm_kernels` finds the rest.
+    """
     samples, height, width, channels = x.shape
     rows, columns = grad.shape[1:3]
     at_once = min(_COLUMNS_BACK, triton.next_power_of_2(columns))
     parts = triton.cdiv(columns, at_once) * triton.cdiv(rows, _ROWS_BACK)
     output = x.new_empty(x.shape)
     notes = filters.new_empty(samples * parts, 9, channels)
+    norm_notes = None if norm is None else filters.new_empty(2, samples, parts, channels)
+    tensors, groups, form = _given(norm, filters)
     kernel = _gradient_at_each_pixel if stride == 1 else _gradient_at_every_other
     kernel[triton.cdiv(channels, _CHANNELS_BACK), parts, samples](
-        *(grad, x, filters, output, notes, height, width, rows, columns, channels),
+        *(grad, x, filters, *tensors, output, notes, notes if norm_notes is None else norm_notes),
+        *(height, width, rows, columns, channels, groups),
         ACCURATE=accurate_type(filters),
         ROWS=_ROWS_BACK,
         COLUMNS=at_once,
         CHANNELS=_CHANNELS_BACK,
+        STAGES=_STAGES_BACK,
         num_warps=_WARPS_BACK,
+        **form,
     )
-    return output, notes.sum(0).t()
+    return output, _added_up(notes), norm_notes
+
+
+def _given(norm: Norm | None, filters: Tensor) -> tuple[tuple[Tensor, ...], int, dict[str, object]]:
+    """What kernels must know of a norm; tensors they do not look at, if there is none."""
+    if norm is None:
+        return (filters,) * 4, 1, {"NORMALIZED": False, "CEILING": None}
+    tensors = (norm.weight, norm.bias, norm.mean, norm.inverse)
+    return tensors, norm.mean.shape[1], {"NORMALIZED": True, "CEILING": norm.ceiling}
+
+
+def _added_up(notes: Tensor) -> Tensor:
+    """The sums of notes ``[number, 9, channels]``, as filters are."""
+    number, _, channels = notes.shape
+    sums = notes.new_empty(channels, 9)
+    _add_notes[(triton.cdiv(9 * channels, _SUMS),)](
+        *(notes, sums, number, channels), ACCURATE=accurate_type(notes), NOTES=_NOTES, SUMS=_SUMS, num_warps=_WARPS_SUMS
+    )
+    return sums

@@ -25,6 +25,7 @@ _NOTES = 256  # of parts, that are read at once
 _BLOCKS = 64
 _SAMPLES = 32
 _WARPS = 2
+_STAGES = 3  # blocks that are on their way from memory
 # Numbers for which no kernels of their own are made. That there are 16 channels or a multiple makes reading faster.
 _ANY = ["pixels", "groups", "blocks"]
 
@@ -74,6 +75,7 @@ def _note_parts(
     PIXELS: tl.constexpr,
     BLOCKS: tl.constexpr,
     CHANNELS: tl.constexpr,
+    STAGES: tl.constexpr,
 ) -> None:
     """Mean and squared distances from it, of every channel of a part, which has some blocks.
 
@@ -89,7 +91,7 @@ def _note_parts(
     middle = tl.sum(values, 0) / tl.minimum(pixels - begin, PIXELS)
     total = tl.where(inside, values - middle[None, :], 0.0)
     squares = total * total
-    for block in range(begin + PIXELS, tl.minimum(begin + PIXELS * BLOCKS, pixels), PIXELS):
+    for block in tl.range(begin + PIXELS, tl.minimum(begin + PIXELS * BLOCKS, pixels), PIXELS, num_stages=STAGES):
         pixel = block + tl.arange(0, PIXELS)
         inside = (pixel < pixels)[:, None] & exists[None, :]
         values = tl.load(x + pixel[:, None] * channels + channel[None, :], mask=inside, other=0.0).to(ACCURATE)
@@ -194,6 +196,7 @@ def _note_gradients(
     PIXELS: tl.constexpr,
     BLOCKS: tl.constexpr,
     CHANNELS: tl.constexpr,
+    STAGES: tl.constexpr,
 ) -> None:
     """Of every channel of a part, the sum of gradients and of their products with what was normalized."""
     sample, part = tl.program_id(2), tl.program_id(1)
@@ -208,7 +211,7 @@ def _note_gradients(
     shift = tl.load(bias + channel, mask=exists, other=0.0)
     total = tl.zeros([PIXELS, CHANNELS], ACCURATE)
     of_product = tl.zeros([PIXELS, CHANNELS], ACCURATE)
-    for block in range(begin, tl.minimum(begin + PIXELS * BLOCKS, pixels), PIXELS):
+    for block in tl.range(begin, tl.minimum(begin + PIXELS * BLOCKS, pixels), PIXELS, num_stages=STAGES):
         pixel = block + tl.arange(0, PIXELS)
         inside = (pixel < pixels)[:, None] & exists[None, :]
         where = pixel[:, None] * channels + channel[None, :]
@@ -330,18 +333,29 @@ def normalized(
     x: Tensor, groups: int, weight: Tensor, bias: Tensor, epsilon: float, ceiling: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalized pictures ``[samples, pixels, channels]``, means, and inverse deviations."""
+    _, pixels, channels = x.shape
+    mean, inverse = statistics(x, groups, weight, epsilon)
+    output = torch.empty_like(x)
+    grid, form = _division(x, _PIXELS)
+    known = (x, weight, bias, mean, inverse, output, pixels, channels, groups)
+    _normalize[grid](*known, CEILING=ceiling, ACCURATE=accurate_type(weight), PIXELS=_PIXELS, **form)
+    return output, mean, inverse
+
+
+def statistics(x: Tensor, groups: int, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Means and inverse deviations of the groups of every sample, as exact as weights."""
     samples, pixels, channels = x.shape
     accurate = accurate_type(weight)
     grid, form = _division(x, _PIXELS_NOTED * _BLOCKS_NOTED)
     parts = grid[1]
     notes = weight.new_empty(2, samples, parts, channels)
     mean, inverse = weight.new_empty(2, samples, groups).unbind()
-    output = torch.empty_like(x)
     _note_parts[grid](
         *(x, notes[0], notes[1], pixels, channels),
         ACCURATE=accurate,
         PIXELS=_PIXELS_NOTED,
         BLOCKS=_BLOCKS_NOTED,
+        STAGES=_STAGES,
         **form,
     )
     _join_parts[samples, groups](
@@ -351,10 +365,7 @@ def normalized(
         PIXELS=_PIXELS_NOTED * _BLOCKS_NOTED,
         NOTES=_NOTES,
     )
-    grid, form = _division(x, _PIXELS)
-    known = (x, weight, bias, mean, inverse, output, pixels, channels, groups)
-    _normalize[grid](*known, CEILING=ceiling, ACCURATE=accurate, PIXELS=_PIXELS, **form)
-    return output, mean, inverse
+    return mean, inverse
 
 
 def gradients(
@@ -362,21 +373,35 @@ def gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of pictures, weight and bias."""
     samples, pixels, channels = x.shape
-    groups, accurate = mean.shape[1], accurate_type(weight)
     grid, form = _division(x, _PIXELS_NOTED * _BLOCKS_NOTED)
-    parts = grid[1]
-    notes = weight.new_empty(2, samples, parts, channels)
-    of_samples, of_groups = weight.new_empty(2, samples, channels), weight.new_empty(2, samples, groups)
-    of_x = torch.empty_like(x)
-    known = (weight, bias, mean, inverse)
+    notes = weight.new_empty(2, samples, grid[1], channels)
     _note_gradients[grid](
-        *(grad, x, *known, notes[0], notes[1], pixels, channels, groups),
+        *(grad, x, weight, bias, mean, inverse, notes[0], notes[1], pixels, channels, mean.shape[1]),
         CEILING=ceiling,
-        ACCURATE=accurate,
+        ACCURATE=accurate_type(weight),
         PIXELS=_PIXELS_NOTED,
         BLOCKS=_BLOCKS_NOTED,
+        STAGES=_STAGES,
         **form,
     )
+    return gradients_from_notes(notes, grad, x, weight, bias, mean, inverse, ceiling)
+
+
+def gradients_from_notes(
+    notes: Tensor,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    inverse: Tensor,
+    ceiling: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, where sums over parts are known: ``[2, samples, parts, channels]``, of gradients and of products."""
+    _, samples, parts, channels = notes.shape
+    pixels, groups, accurate = x.shape[1], mean.shape[1], accurate_type(weight)
+    of_samples, of_groups = weight.new_empty(2, samples, channels), weight.new_empty(2, samples, groups)
+    of_x = torch.empty_like(x)
     _join_gradients[samples, groups](
         *(notes[0], notes[1], weight, of_samples, of_groups, pixels, channels, groups, parts),
         ACCURATE=accurate,
@@ -384,7 +409,7 @@ def gradients(
         CHANNELS=_CHANNELS,
     )
     grid, form = _division(x, _PIXELS)
-    given = (grad, x, *known, of_groups, of_x, pixels, channels, groups)
+    given = (grad, x, weight, bias, mean, inverse, of_groups, of_x, pixels, channels, groups)
     _gradient[grid](*given, CEILING=ceiling, ACCURATE=accurate, PIXELS=_PIXELS, **form)
     return of_x, *added_up(of_samples)
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedarena.train.usable_kernels import usable_kernels
+
 _ALIGNED = 8  # numbers of a row, or a multiple, which products read fastest
 
 
@@ -62,8 +64,53 @@ class DepthwiseConvolution(torch.autograd.Function):
         from fedarena.train.depthwise_kernels import gradients
 
         pictures, filters = ctx.saved_tensors
-        of_pictures, of_filters = gradients(_innermost(grad), pictures, filters, ctx.stride)
+        of_pictures, of_filters, _ = gradients(_innermost(grad), pictures, filters, ctx.stride)
         return of_pictures.permute(0, 3, 1, 2), ctx.layout.of(of_filters), None
+
+
+class NormalizedFilter(torch.autograd.Function):
+    """Group normalization, a ReLU and a convolution that filters every channel by itself.
+
+    What is between them is not kept. On the way back, the kernel of the filters makes it again from what was
+    normalized, and the sums that the normalization needs at the same time.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        groups: int,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        ceiling: float,
+        filters: Tensor,
+        stride: int,
+    ) -> Tensor:
+        """Filters what pictures come to when they are normalized; a `ceiling` of 0 is none."""
+        from fedarena.train.depthwise_kernels import filtered
+        from fedarena.train.group_norm_kernels import normalized
+
+        pictures, each = _innermost(x), filters.flatten(1).contiguous()
+        between, mean, inverse = normalized(pictures.flatten(1, 2), groups, weight, bias, eps, ceiling)
+        ctx.save_for_backward(pictures, each, weight, bias, mean, inverse)
+        ctx.stride, ctx.ceiling, ctx.layout = stride, ceiling, _Layout(filters)
+        return filtered(between.view_as(pictures), each, stride).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, Tensor, None, None, Tensor, None]:
+        """The gradients of pictures, weight, bias and filters."""
+        from fedarena.train.depthwise_kernels import Norm, gradients
+        from fedarena.train.group_norm_kernels import gradients_from_notes
+
+        pictures, each, weight, bias, mean, inverse = ctx.saved_tensors
+        norm = Norm(weight, bias, mean, inverse, ctx.ceiling)
+        slopes, of_filters, notes = gradients(_innermost(grad), pictures, each, ctx.stride, norm)
+        assert notes is not None
+        rows = (slopes.flatten(1, 2), pictures.flatten(1, 2))
+        of_x, of_weight, of_bias = gradients_from_notes(notes, *rows, weight, bias, mean, inverse, None)
+        of_pictures = _pictures(of_x, pictures.shape[1:3])
+        return of_pictures, None, of_weight, of_bias, None, None, ctx.layout.of(of_filters), None
 
 
 class PointwiseConvolution(torch.autograd.Function):
@@ -95,31 +142,41 @@ class FirstConvolution(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-        """Applies filters ``[outputs, colours, side, side]``."""
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int, rounded: torch.dtype) -> Tensor:
+        """Applies filters ``[outputs, colours, side, side]`` to numbers that are `rounded` to this type."""
         outputs, colours, side, _ = weight.shape
-        pictures = F.pad(x.permute(0, 2, 3, 1), (0, 0, *[padding] * 4)).contiguous()
-        rows, columns = ((length - side) // stride + 1 for length in pictures.shape[1:3])
-        down, across = pictures.stride()[1:3]
-        shape = (len(x), rows, columns, side, side * colours)
-        strides = (pictures.stride(0), stride * down, stride * across, down, 1)
         numbers = side * side * colours
         filled_up = -(-numbers // _ALIGNED) * _ALIGNED
-        patches = pictures.new_zeros(len(x) * rows * columns, filled_up)
-        patches[:, :numbers].view(shape).copy_(pictures.as_strided(shape, strides))
-        factors = weight.new_zeros(outputs, filled_up, dtype=x.dtype)
+        patches = _patches(x, side, stride, padding, filled_up, rounded)
+        factors = weight.new_zeros(outputs, filled_up, dtype=rounded)
         factors[:, :numbers] = weight.permute(0, 2, 3, 1).flatten(1)
         ctx.save_for_backward(patches)
         ctx.exact, ctx.layout, ctx.numbers = weight.dtype, _Layout(weight), numbers
         output: Tensor = patches @ factors.t()
-        return output.view(len(x), rows, columns, outputs).permute(0, 3, 1, 2)
+        return output.permute(0, 3, 1, 2)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, None, None]:
         """The gradient of filters."""
         (patches,) = ctx.saved_tensors
-        of_factors = _product(_innermost(grad).flatten(0, 2), patches, ctx.exact)
-        return None, ctx.layout.of(of_factors[:, : ctx.numbers]), None, None
+        of_factors = _product(_innermost(grad).flatten(0, 2), patches.flatten(0, 2), ctx.exact)
+        return None, ctx.layout.of(of_factors[:, : ctx.numbers]), None, None, None
+
+
+def _patches(x: Tensor, side: int, stride: int, padding: int, filled_up: int, dtype: torch.dtype) -> Tensor:
+    """Patches of pictures, ``[samples, rows, columns, numbers]``: pixel by pixel, and zeros behind the last one."""
+    kernels = usable_kernels("fedarena.train.picture_kernels", "Pictures are cut up") if x.is_cuda else None
+    if kernels is not None:
+        cut_up: Tensor = kernels.patches(x, side, stride, padding, filled_up, dtype)
+        return cut_up
+    pictures = F.pad(x.permute(0, 2, 3, 1), (0, 0, *[padding] * 4)).contiguous()
+    rows, columns = ((length - side) // stride + 1 for length in pictures.shape[1:3])
+    down, across = pictures.stride()[1:3]
+    shape = (len(x), rows, columns, side, side * x.shape[1])
+    strides = (pictures.stride(0), stride * down, stride * across, down, 1)
+    patches = torch.zeros(len(x), rows, columns, filled_up, dtype=dtype, device=x.device)
+    patches[..., : side * side * x.shape[1]].view(shape).copy_(pictures.as_strided(shape, strides))
+    return patches
 
 
 class _Layout:

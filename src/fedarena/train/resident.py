@@ -51,6 +51,9 @@ class SampleSource(Protocol):
     def expect(self, clients: IntArray) -> None:
         """Says who is likely to be asked for next, and needed in this order."""
 
+    def parts(self, clients: IntArray, counts: IntArray) -> list[slice]:
+        """Those of these clients, who have so many samples, whom it can give at once, one part after the other."""
+
 
 def rows_of(source: SampleSource, clients: IntArray) -> tuple[Tensors, IntArray]:
     """Columns in which these clients' samples are, all of them, and the row at which each client's begin."""
@@ -87,6 +90,10 @@ class HostSamples:
     def expect(self, clients: IntArray) -> None:
         """Nothing is read before it is needed."""
 
+    def parts(self, clients: IntArray, counts: IntArray) -> list[slice]:
+        """All of them."""
+        return [slice(None)]
+
     def rows(self, clients: IntArray) -> tuple[Tensors, IntArray]:
         """Columns with the samples of these clients, and perhaps of others."""
         if not self._keeps:
@@ -117,6 +124,7 @@ class ResidentSamples:
     def __init__(self, data: ClientData, device: torch.device, limit_bytes: int):
         self._data, self._device, self._limit_bytes = data, device, limit_bytes
         self._columns: Tensors = {}
+        self._bytes_of_a_row: int | None = None
         self._used = 0
         self._begins: dict[int, int] = {}
         self._pieces: dict[int, Future[Milestone]] = {}  # those of the last time, by client
@@ -148,6 +156,13 @@ class ResidentSamples:
         pool = ThreadPoolExecutor(1, thread_name_prefix="expected-samples")
         self._expecting = pool.submit(self._prepare, np.array([*dict.fromkeys(clients.tolist())], dtype=np.int64))
         pool.shutdown(wait=False)
+
+    def parts(self, clients: IntArray, counts: IntArray) -> list[slice]:
+        """As many as fit into the limit, or a single one who has more."""
+        if not len(clients):
+            return [slice(None)]
+        most_rows = max(self._limit_bytes // max(self._row_bytes(clients), 1), 1)
+        return [slice(None)] if counts.sum() <= most_rows else pieces_of(counts, most_rows)
 
     def _prepare(self, clients: IntArray) -> None:
         self._finish_pieces()
@@ -217,8 +232,10 @@ class ResidentSamples:
 
     def _row_bytes(self, clients: IntArray) -> int:
         """What one sample takes, which the first one of all tells."""
-        like = self._columns or _read(self._data, clients[:1])[0]
-        return sum(t.element_size() * prod(t.shape[1:]) for t in like.values())
+        if self._bytes_of_a_row is None:
+            like, _ = _read(self._data, clients[:1])
+            self._bytes_of_a_row = sum(t.element_size() * prod(t.shape[1:]) for t in like.values())
+        return self._bytes_of_a_row
 
     def _reserve(self, like: Tensors, rows: int, most_rows: int) -> None:
         """Makes room for so many rows, and for twice as many when it has to grow."""

@@ -18,10 +18,10 @@ from fedarena.train.group_norm_kernels import accurate_type, activated, added_up
 
 _MOST_PIXELS = 1 << 8
 _MOST_NUMBERS = 1 << 16  # of the groups that one program takes
-_NUMBERS = 1 << 13  # that it looks at together
+_NUMBERS = 1 << 12  # that it looks at together
 _LEAST_BYTES = 64  # of a pixel, that are read together if possible
 _UNIT = 8  # channels; a multiple of it is read faster
-_WARPS = 4
+_WARPS, _WARPS_BACK = 2, 4
 _ANY = ["pixels", "width", "units"]
 
 
@@ -40,6 +40,7 @@ def _normalize_groups(
     EPSILON: tl.constexpr,
     CEILING: tl.constexpr,
     ACCURATE: tl.constexpr,
+    AT_ONCE: tl.constexpr,
     UNIT: tl.constexpr,
     GROUPS: tl.constexpr,
     PIXELS: tl.constexpr,
@@ -48,33 +49,47 @@ def _normalize_groups(
     """Normalizes ``GROUPS`` groups of a sample, which have ``units * UNIT`` channels."""
     pixel, channel, exists, of_group = _groups(width, units * UNIT, GROUPS, PIXELS, CHANNELS)
     first = tl.program_id(0).to(tl.int64) * pixels * channels
+    x, output = x + first, output + first
     count = (pixels * width).to(ACCURATE)
-    total = tl.zeros([PIXELS, CHANNELS], ACCURATE)
-    for begin in range(0, pixels, PIXELS):
-        inside = (begin + pixel < pixels)[:, None] & exists[None, :]
-        where = first + (begin + pixel)[:, None] * channels + channel[None, :]
-        total += tl.load(x + where, mask=inside, other=0.0).to(ACCURATE)
-    center = _over_groups(tl.sum(total, 0), of_group) / count
-    middle = _to_channels(center, of_group)
-    total = tl.zeros([PIXELS, CHANNELS], ACCURATE)
-    for begin in range(0, pixels, PIXELS):
-        inside = (begin + pixel < pixels)[:, None] & exists[None, :]
-        where = first + (begin + pixel)[:, None] * channels + channel[None, :]
-        values = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE)
-        distance = tl.where(inside, values - middle[None, :], 0.0)
-        total += distance * distance
-    deviation = 1 / tl.sqrt(_over_groups(tl.sum(total, 0), of_group) / count + EPSILON)
     place = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * GROUPS + tl.arange(0, GROUPS)
-    tl.store(mean + place, center)
-    tl.store(inverse + place, deviation)
-    scale = _to_channels(deviation, of_group) * tl.load(weight + channel, mask=exists, other=0.0)
+    factor = tl.load(weight + channel, mask=exists, other=0.0)
     shift = tl.load(bias + channel, mask=exists, other=0.0)
-    for begin in range(0, pixels, PIXELS):
-        inside = (begin + pixel < pixels)[:, None] & exists[None, :]
-        where = first + (begin + pixel)[:, None] * channels + channel[None, :]
+    if AT_ONCE:
+        inside = (pixel < pixels)[:, None] & exists[None, :]
+        where = pixel[:, None] * channels + channel[None, :]
         values = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE)
-        result = (values - middle[None, :]) * scale[None, :] + shift[None, :]
+        center = _over_groups(tl.sum(values, 0), of_group) / count
+        distance = tl.where(inside, values - _to_channels(center, of_group)[None, :], 0.0)
+        deviation = 1 / tl.sqrt(_over_groups(tl.sum(distance * distance, 0), of_group) / count + EPSILON)
+        tl.store(mean + place, center)
+        tl.store(inverse + place, deviation)
+        result = distance * (_to_channels(deviation, of_group) * factor)[None, :] + shift[None, :]
         tl.store(output + where, activated(result, CEILING), mask=inside)
+    else:
+        total = tl.zeros([PIXELS, CHANNELS], ACCURATE)
+        for begin in range(0, pixels, PIXELS):
+            inside = (begin + pixel < pixels)[:, None] & exists[None, :]
+            where = (begin + pixel)[:, None] * channels + channel[None, :]
+            total += tl.load(x + where, mask=inside, other=0.0).to(ACCURATE)
+        center = _over_groups(tl.sum(total, 0), of_group) / count
+        middle = _to_channels(center, of_group)
+        total = tl.zeros([PIXELS, CHANNELS], ACCURATE)
+        for begin in range(0, pixels, PIXELS):
+            inside = (begin + pixel < pixels)[:, None] & exists[None, :]
+            where = (begin + pixel)[:, None] * channels + channel[None, :]
+            values = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE)
+            distance = tl.where(inside, values - middle[None, :], 0.0)
+            total += distance * distance
+        deviation = 1 / tl.sqrt(_over_groups(tl.sum(total, 0), of_group) / count + EPSILON)
+        tl.store(mean + place, center)
+        tl.store(inverse + place, deviation)
+        scale = _to_channels(deviation, of_group) * factor
+        for begin in range(0, pixels, PIXELS):
+            inside = (begin + pixel < pixels)[:, None] & exists[None, :]
+            where = (begin + pixel)[:, None] * channels + channel[None, :]
+            values = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE)
+            result = (values - middle[None, :]) * scale[None, :] + shift[None, :]
+            tl.store(output + where, activated(result, CEILING), mask=inside)
 
 
 @triton.jit(do_not_specialize=_ANY)
@@ -93,6 +108,7 @@ def _gradient_of_groups(
     units: tl.tensor,
     CEILING: tl.constexpr,
     ACCURATE: tl.constexpr,
+    AT_ONCE: tl.constexpr,
     UNIT: tl.constexpr,
     GROUPS: tl.constexpr,
     PIXELS: tl.constexpr,
@@ -101,20 +117,27 @@ def _gradient_of_groups(
     """The gradient of these groups' numbers; of every channel, that of its weight and of its bias from this sample."""
     pixel, channel, exists, of_group = _groups(width, units * UNIT, GROUPS, PIXELS, CHANNELS)
     first = tl.program_id(0).to(tl.int64) * pixels * channels
+    grad, x, output = grad + first, x + first, output + first
     place = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * GROUPS + tl.arange(0, GROUPS)
     center, scale = _to_channels(tl.load(mean + place), of_group), _to_channels(tl.load(inverse + place), of_group)
     factor = tl.load(weight + channel, mask=exists, other=0.0)
     slant, shift = scale * factor, tl.load(bias + channel, mask=exists, other=0.0)
-    total = tl.zeros([PIXELS, CHANNELS], ACCURATE)
-    of_product = tl.zeros([PIXELS, CHANNELS], ACCURATE)
-    for begin in range(0, pixels, PIXELS):
-        inside = (begin + pixel < pixels)[:, None] & exists[None, :]
-        where = first + (begin + pixel)[:, None] * channels + channel[None, :]
-        distance = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]
-        slope = tl.load(grad + where, mask=inside, other=0.0).to(ACCURATE)
-        slope = passed_back(slope, distance * slant[None, :] + shift[None, :], CEILING)
-        total += slope
-        of_product += slope * distance
+    inside = (pixel < pixels)[:, None] & exists[None, :]
+    where = pixel[:, None] * channels + channel[None, :]
+    distance = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]
+    slope = tl.load(grad + where, mask=inside, other=0.0).to(ACCURATE)
+    slope = passed_back(slope, distance * slant[None, :] + shift[None, :], CEILING)
+    total = slope
+    of_product = slope * distance
+    if not AT_ONCE:
+        for begin in range(PIXELS, pixels, PIXELS):
+            inside = (begin + pixel < pixels)[:, None] & exists[None, :]
+            where = (begin + pixel)[:, None] * channels + channel[None, :]
+            distance = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]
+            slope = tl.load(grad + where, mask=inside, other=0.0).to(ACCURATE)
+            slope = passed_back(slope, distance * slant[None, :] + shift[None, :], CEILING)
+            total += slope
+            of_product += slope * distance
     of_bias, of_weight = tl.sum(total, 0), tl.sum(of_product, 0) * scale
     sample = tl.program_id(0) * channels + channel
     tl.store(of_samples + sample, of_weight, mask=exists)
@@ -122,14 +145,18 @@ def _gradient_of_groups(
     count = (pixels * width).to(ACCURATE)
     mean_sum = scale * _to_channels(_over_groups(factor * of_bias, of_group) / count, of_group)
     mean_product = scale * scale * _to_channels(_over_groups(factor * of_weight, of_group) / count, of_group)
-    for begin in range(0, pixels, PIXELS):
-        inside = (begin + pixel < pixels)[:, None] & exists[None, :]
-        where = first + (begin + pixel)[:, None] * channels + channel[None, :]
-        distance = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]
-        slope = tl.load(grad + where, mask=inside, other=0.0).to(ACCURATE)
-        slope = passed_back(slope, distance * slant[None, :] + shift[None, :], CEILING)
+    if AT_ONCE:
         result = slope * slant[None, :] - mean_sum[None, :] - distance * mean_product[None, :]
         tl.store(output + where, result, mask=inside)
+    else:
+        for begin in range(0, pixels, PIXELS):
+            inside = (begin + pixel < pixels)[:, None] & exists[None, :]
+            where = (begin + pixel)[:, None] * channels + channel[None, :]
+            distance = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]
+            slope = tl.load(grad + where, mask=inside, other=0.0).to(ACCURATE)
+            slope = passed_back(slope, distance * slant[None, :] + shift[None, :], CEILING)
+            result = slope * slant[None, :] - mean_sum[None, :] - distance * mean_product[None, :]
+            tl.store(output + where, result, mask=inside)
 
 
 @triton.jit
@@ -161,7 +188,8 @@ def normalized(
     grid, sizes, form = _division(x, groups, weight)
     mean, inverse = weight.new_empty(2, samples, groups).unbind()
     output = torch.empty_like(x)
-    _normalize_groups[grid](*(x, weight, bias, mean, inverse, output, *sizes), EPSILON=epsilon, CEILING=ceiling, **form)
+    known = (x, weight, bias, mean, inverse, output, *sizes)
+    _normalize_groups[grid](*known, EPSILON=epsilon, CEILING=ceiling, num_warps=_WARPS, **form)
     return output, mean, inverse
 
 
@@ -173,7 +201,9 @@ def gradients(
     grid, sizes, form = _division(x, mean.shape[1], weight)
     of_samples, of_x = weight.new_empty(2, samples, channels), torch.empty_like(x)
     known = (weight, bias, mean, inverse)
-    _gradient_of_groups[grid](*(grad, x, *known, of_x, of_samples, *sizes), CEILING=ceiling, **form)
+    _gradient_of_groups[grid](
+        *(grad, x, *known, of_x, of_samples, *sizes), CEILING=ceiling, num_warps=_WARPS_BACK, **form
+    )
     return of_x, *added_up(of_samples)
 
 
@@ -210,10 +240,10 @@ def _division(
         (pixels, channels, width, span // unit),
         {
             "ACCURATE": accurate_type(weight),
+            "AT_ONCE": most_pixels >= pixels,
             "UNIT": unit,
             "GROUPS": together,
             "PIXELS": most_pixels,
             "CHANNELS": most_channels,
-            "num_warps": _WARPS,
         },
     )

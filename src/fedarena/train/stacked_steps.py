@@ -129,7 +129,7 @@ class StackedSteps:
                 {name: p[0] for name, p in changing.params.items()},
                 first(changing.optimizer),
                 changing.numbers[0],
-                {name: innermost_channels(values)[0] for name, values in batch.columns.items()},
+                {name: self._in_layout(values)[0] for name, values in batch.columns.items()},
                 batch.mask[0],
                 batch.keys[0],
                 first(given.states),
@@ -143,6 +143,13 @@ class StackedSteps:
             changing.numbers + 1,
             changing.loss_sums + loss * batch.mask.sum(1),
         )
+
+    def _in_layout(self, values: Tensor) -> Tensor:
+        """Pictures with their channels innermost, unless that comes later by itself."""
+        augmentation = self.task.augmentation
+        if self.hardware.is_gpu and augmentation is not None and augmentation.puts_channels_innermost:
+            return values
+        return innermost_channels(values)
 
     def _client_step(
         self,

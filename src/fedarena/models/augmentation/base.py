@@ -28,6 +28,8 @@ class Augmentation:
     must not look at values to decide what to do, and draw from `keys` alone.
     """
 
+    puts_channels_innermost = False  # in memory, in pictures that are trained on, wherever channels were before
+
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of a sample as the model sees it; raises BadInputError where such samples cannot be augmented."""
         return shape

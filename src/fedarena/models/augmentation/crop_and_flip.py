@@ -26,6 +26,8 @@ class CropAndFlip(Augmentation):
     pixels with size 224 and both flips, and resizes.
     """
 
+    puts_channels_innermost = True
+
     def __init__(
         self,
         *,

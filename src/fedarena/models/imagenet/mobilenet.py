@@ -11,6 +11,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.models.blocks import check_dropout
 from fedarena.models.imagenet.layers import MakeNorm, Norm, convolution, norm_maker
 from fedarena.models.imagenet.network import ImageNetwork, require_photographs
+from fedarena.models.sequences import in_sequence
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, at_least_one
 
@@ -34,9 +35,14 @@ class InvertedResidual(nn.Module):
         self.conv = nn.Sequential(*layers, convolution(hidden, outputs, 1), make_norm(outputs))
         self.is_added = stride == 1 and inputs == outputs
 
+    @property
+    def only_sequence(self) -> nn.Sequential | None:
+        """The layers that are all of this block, unless something is added to what they put out."""
+        return None if self.is_added else self.conv
+
     def forward(self, x: Tensor) -> Tensor:
         """Feature maps, `stride` times smaller."""
-        change: Tensor = self.conv(x)
+        change = in_sequence(self.conv, x)
         return x + change if self.is_added else change
 
 
@@ -77,7 +83,7 @@ class MobileNetV2(ImageNetwork):
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores ``[samples, classes]`` of pictures ``[samples, channels, height, width]``."""
-        scores: Tensor = self.classifier(self.features(self.colours(x)).mean((-2, -1)))
+        scores: Tensor = self.classifier(in_sequence(self.features, self.colours(x)).mean((-2, -1)))
         return scores
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedarena.models.imagenet.layers import MakeNorm, Norm, convolution, norm_maker
 from fedarena.models.imagenet.network import ImageNetwork, require_photographs
+from fedarena.models.sequences import in_sequence
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, at_least_one
 
@@ -54,7 +55,7 @@ class ShuffleBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Feature maps, `stride` times smaller."""
         first, second = x.chunk(2, dim=1) if self.halves else (x, x)
-        both = torch.stack([self.branch1(first), self.branch2(second)], dim=2)
+        both = torch.stack([self.branch1(first), in_sequence(self.branch2, second)], dim=2)
         return both.flatten(1, 2)  # one channel of this, one of that
 
 

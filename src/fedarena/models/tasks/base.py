@@ -127,10 +127,12 @@ class Task:
 
     def _floats(self, values: Tensor) -> Tensor:
         """Numbers as the model computes; bytes become 0..1, and waveforms of 16 bits -1..1."""
-        scale = 1 / 255 if values.dtype == torch.uint8 else 1
+        if values.dtype == torch.uint8:
+            values = values if self._dtype == torch.get_default_dtype() else values.to(self._dtype)
+            return values * (1 / 255)  # which makes floats of them in the same operation
         if values.dtype == torch.int16 and self.spec.is_audio:
-            scale = 1 / 32_768
-        return values.to(self._dtype) * scale
+            return values.to(self._dtype) * (1 / 32_768)
+        return values.to(self._dtype)
 
     @property
     def _dtype(self) -> torch.dtype:
