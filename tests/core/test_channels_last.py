@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from fedarena.models.imagenet.layers import norm_maker
+from fedarena.models.imagenet.mobilenet import InvertedResidual
 from fedarena.models.normalization import GroupNormBeforeReLU
-from fedarena.train import channels_last
+from fedarena.train import channels_last, joined_layers
 from fedarena.train.channels_last import ChannelsInnermost
 from fedarena.train.kernel_layers import FirstConvolution
 
@@ -112,3 +114,48 @@ def test_which_convolutions_are_ours(weight: tuple[int, ...], options: dict[str,
     assert (layer is not None) == is_ours
     if layer is not None:
         torch.testing.assert_close(layer(x, filters, x.dtype), F.conv2d(x, filters, **options))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_layers_in_sequence_are_called_one_after_the_other(stride: int) -> None:
+    block = InvertedResidual(4, 4, stride, 2, norm_maker("group", 2))
+    x, seen = torch.randn(2, 4, 9, 8), []
+    for name, layer in block.named_modules():
+        layer.register_forward_hook(lambda *_, name=name: seen.append(name))
+    expected, order = block(x), seen.copy()
+    seen.clear()
+    with ChannelsInnermost():
+        torch.testing.assert_close(block(x), expected)
+    assert seen == order
+    assert set(order) == {name for name, _ in block.named_modules()}
+
+
+def test_blocks_are_taken_apart_unless_they_add_something_or_are_watched() -> None:
+    def kinds(block: nn.Module) -> list[str]:
+        return [type(layer).__name__ for layer in joined_layers._plain_layers(block)]
+
+    smaller, added = (InvertedResidual(4, 4, stride, 2, norm_maker("group", 2)) for stride in (2, 1))
+    ours = ["Conv2d", "GroupNormBeforeReLU", "ReLU6"]
+    assert kinds(nn.Sequential(smaller, added)) == [*ours, *ours, "Conv2d", "GroupNorm", "InvertedResidual"]
+    smaller.conv[0].register_forward_hook(lambda *_: None)
+    assert kinds(smaller) == ["Sequential", *ours, "Conv2d", "GroupNorm"]
+    smaller.register_forward_pre_hook(lambda *_: None)
+    assert kinds(smaller) == ["InvertedResidual"]
+
+
+@pytest.mark.parametrize(
+    ("form", "filters"),
+    [
+        ({"groups": 4}, True),
+        ({"groups": 4, "stride": 2}, True),
+        ({"groups": 4, "stride": 3}, False),
+        ({"groups": 2}, False),
+        ({"groups": 4, "bias": True}, False),
+        ({"groups": 4, "dilation": 2}, False),
+        ({"groups": 4, "padding_mode": "reflect"}, False),
+        ({"groups": 4, "padding": "same"}, False),
+    ],
+)
+def test_which_convolutions_filter_channels(form: dict[str, Any], filters: bool) -> None:
+    convolution = nn.Conv2d(4, 4, 3, **{"padding": 1, "bias": False, **form})
+    assert joined_layers._filters_channels(convolution) == filters

@@ -11,16 +11,33 @@ import torch
 from test_cohort import FAMILIES, LOCALS, SIZES, make_engine, train
 from test_image_networks import SOME_CLIENTS, all_blocks, engine_for_all_blocks
 from test_job_hyperparameters import own_settings
+from torch import nn
 from torch.nn import functional as F
 
 from fedarena.algorithms import ALGORITHMS, FedAvg, Scaffold
 from fedarena.models import MODELS
-from fedarena.models.normalization import group_norm_before_relu
+from fedarena.models.augmentation.pixels import picked
+from fedarena.models.imagenet.layers import norm_maker
+from fedarena.models.imagenet.mobilenet import InvertedResidual
+from fedarena.models.normalization import GroupNormBeforeReLU, group_norm_before_relu
+from fedarena.models.sequences import in_sequence
 from fedarena.privacy import DPSGD
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
 from fedarena.simulate.trusted import TrustedTraining
-from fedarena.train import CohortEngine, Job, LocalTraining, ReferenceEngine, beside, channels_last, program, train_jobs
+from fedarena.train import (
+    CohortEngine,
+    Job,
+    LocalTraining,
+    ReferenceEngine,
+    beside,
+    channels_last,
+    joined_layers,
+    kernel_layers,
+    program,
+    train_jobs,
+)
 from fedarena.train.channels_last import ChannelsInnermost
+from fedarena.train.hardware import Hardware
 from fedarena.transforms import AGGREGATORS, ATTACKS, DOWNLOADS, TRANSFORMS, Clip, ClipAndNoise
 from fedarena.transforms.aggregators import FixedMean
 from fedarena.transforms.attacks import AttackedRun, NoAttack
@@ -106,27 +123,40 @@ def test_blocks_of_networks_for_photographs_train_as_on_the_cpu(
 
 
 @pytest.mark.parametrize("norm", ["group", "frozen_batch"])
-def test_networks_for_photographs_train_nearly_the_same_when_rounded(norm: str, monkeypatch) -> None:
-    """In bf16 what is sent is within 5 % of what full precision comes to; and the same bits twice."""
+def test_networks_for_photographs_are_rounded_no_worse_than_torchs_layers(norm: str, monkeypatch) -> None:
+    """In bf16 what is sent is as near to full precision as torch's own layers come on a CPU; and the same bits twice.
+
+    That is within 1 % for frozen norms. Group norms of noise whose mean is next to nothing make far more of it.
+    """
     monkeypatch.setitem(MODELS._parts, "all_blocks", all_blocks)
-    runs = []
-    for precision in ("full", "bf16", "bf16"):
-        options = {"device": "cuda", "lanes": 4, "plan": "apart", "dtype": "float32", "precision": precision}
-        engine = engine_for_all_blocks(CohortEngine, norm, **options)
-        runs.append(train(engine, SOME_CLIENTS, {"params": engine.initial_params()}, {}))
+    full, rounded, again = (
+        trained_blocks(CohortEngine, norm, device="cuda", lanes=4, plan="apart", precision=precision)
+        for precision in ("full", "bf16", "bf16")
+    )
+    exact = trained_blocks(ReferenceEngine, norm, device="cpu")
+    monkeypatch.setattr(Hardware, "rounding", lambda _: torch.autocast("cpu", torch.bfloat16, cache_enabled=False))
+    theirs = trained_blocks(ReferenceEngine, norm, device="cpu")
     for client in SOME_CLIENTS:
-        full, rounded, again = (run[client][0]["params"] for run in runs)
-        apart, size = (
-            torch.stack([t.norm() for t in tensors]).norm()
-            for tensors in ([rounded[name] - value for name, value in full.items()], full.values())
-        )
-        assert 1e-5 < apart / size < 0.05
-        for name, value in rounded.items():
+        error = relative_distance(rounded[client], full[client])
+        assert 1e-5 < error < 1.5 * relative_distance(theirs[client], exact[client]) + 0.01
+        for name, value in rounded[client].items():
             assert value.dtype == torch.float32
-            assert torch.equal(value, again[name])
+            assert torch.equal(value, again[client][name])
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def trained_blocks(kind, norm: str, **options) -> dict[int, dict[str, torch.Tensor]]:
+    """What clients send of a network of all blocks, in float32."""
+    engine = engine_for_all_blocks(kind, norm, dtype="float32", **options)
+    trained = train(engine, SOME_CLIENTS, {"params": engine.initial_params()}, {})
+    return {client: trained[client][0]["params"] for client in SOME_CLIENTS}
+
+
+def relative_distance(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    apart = torch.stack([(found[name] - value).norm() for name, value in expected.items()]).norm()
+    return float(apart / torch.stack([value.norm() for value in expected.values()]).norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("ceiling", [None, 0.0, 6.0], ids=["alone", "ReLU", "ReLU6"])
 @pytest.mark.parametrize(
     ("shape", "groups"),
@@ -136,24 +166,121 @@ def test_group_normalization_by_kernels_is_torchs(
     shape: tuple[int, ...], groups: int, ceiling: float | None, dtype: torch.dtype
 ) -> None:
     random = torch.Generator().manual_seed(0)
-    drawn = [torch.randn(size, generator=random, dtype=torch.float64) for size in (shape, shape[1], shape[1], shape)]
-    x, weight, bias, grad = (t.to("cuda", dtype) for t in drawn)
-    x = (3 * x + 5).contiguous(memory_format=torch.channels_last)
+    x, weight, bias, grad = (torch.randn(size, generator=random) for size in (shape, shape[1], shape[1], shape))
+    x, grad = ((3 * x + 5).to("cuda", dtype).contiguous(memory_format=torch.channels_last), grad.to("cuda", dtype))
+
+    def normalize(x, weight, bias):
+        if ceiling is None:
+            return F.group_norm(x, groups, weight, bias)
+        before = group_norm_before_relu(x, groups, weight, bias, 1e-5, ceiling)
+        return F.hardtanh(before, 0.0, ceiling) if ceiling else torch.relu(before)
+
+    assert_exact_by_kernels(normalize, x, [3 * weight, bias], grad)
+    assert channels_last._kernels() is not None
+
+
+def assert_exact_by_kernels(layer, x, weights, grad) -> None:
+    """What kernels make of pictures `x`, and its gradients, are what torch makes of exact numbers; same bits twice."""
     found = []
     for context in (nullcontext(), ChannelsInnermost(), ChannelsInnermost()):
-        leaves = [t.clone().requires_grad_() for t in (x, 3 * weight, bias)]
-        with context:
-            if ceiling is None:
-                output = F.group_norm(leaves[0], groups, *leaves[1:])
-            else:
-                before = group_norm_before_relu(leaves[0], groups, *leaves[1:], 1e-5, ceiling)
-                output = F.hardtanh(before, 0.0, ceiling) if ceiling else torch.relu(before)
-        found.append([output.detach(), *torch.autograd.grad(output, leaves, grad)])
-    assert channels_last._kernels() is not None
-    tolerance = 1e-11 if dtype == torch.float64 else 1e-3
-    for theirs, ours, again in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+        own = torch.float64 if isinstance(context, nullcontext) else x.dtype
+        exact = torch.float32 if own == torch.bfloat16 else own  # as weights are kept
+        leaves = [x.to(own, copy=True), *(t.to("cuda", exact, copy=True) for t in weights)]
+        leaves = [t.requires_grad_() for t in leaves]
+        with context, torch.autocast("cuda", torch.bfloat16, enabled=own == torch.bfloat16, cache_enabled=False):
+            output = layer(*leaves)
+        found.append([output.detach(), *torch.autograd.grad(output, leaves, grad.to(output.dtype))])
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 6e-3}[x.dtype]
+    for exact, ours, again in zip(*found, strict=True):
+        assert (ours.double() - exact).norm() <= tolerance * exact.norm()
         assert torch.equal(ours, again)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("ceiling", [0.0, 6.0], ids=["ReLU", "ReLU6"])
+@pytest.mark.parametrize(("shape", "groups"), [((2, 40, 17, 19), 4), ((3, 144, 28, 28), 8), ((2, 24, 60, 21), 8)])
+def test_normalized_filters_are_torchs(
+    shape: tuple[int, ...], groups: int, ceiling: float, stride: int, dtype: torch.dtype, monkeypatch
+) -> None:
+    random, channels = torch.Generator().manual_seed(0), shape[1]
+    pictures, weight, bias = (torch.randn(size, generator=random) for size in (shape, channels, channels))
+    filters = torch.randn(channels, 1, 3, 3, generator=random)
+    layers = nn.Sequential(
+        GroupNormBeforeReLU(groups, channels, ceiling),
+        nn.ReLU6() if ceiling else nn.ReLU(),
+        nn.Conv2d(channels, channels, 3, stride, 1, groups=channels, bias=False),
+    ).to("cuda")
+    names = [name for name, _ in layers.named_parameters()]
+    joined = []
+    apply = joined_layers.NormalizedFilter.apply
+    monkeypatch.setattr(joined_layers.NormalizedFilter, "apply", lambda *args: joined.append(args) or apply(*args))
+
+    class Sequence(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, x):
+            return in_sequence(self.layers, x)
+
+    def filter_normalized(x, *weights):
+        params = dict(zip((f"layers.{name}" for name in names), weights, strict=True))
+        return torch.func.functional_call(Sequence(), params, (x,))
+
+    x = pictures.to("cuda", dtype).contiguous(memory_format=torch.channels_last)
+    rows, columns = (-(-side // stride) for side in shape[2:])
+    grad = torch.randn(shape[0], channels, rows, columns, generator=random).to("cuda", dtype)
+    assert_exact_by_kernels(filter_normalized, x, [weight, bias, filters], grad)
+    assert len(joined) == 2
+
+
+def test_layers_that_somebody_watches_are_not_joined(monkeypatch) -> None:
+    monkeypatch.setattr(joined_layers.NormalizedFilter, "apply", lambda *_: pytest.fail("was joined"))
+    block = InvertedResidual(8, 8, 1, 3, norm_maker("group", 8)).to("cuda")
+    seen = []
+    block.conv[1][0].register_forward_pre_hook(lambda _, args: seen.append(args))
+    with ChannelsInnermost():
+        block(torch.randn(2, 8, 20, 20, device="cuda"))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.uint8], ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["rows", "innermost"])
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_pixels_picked_by_kernels_are_those_that_torch_picks(channels: int, layout, dtype: torch.dtype) -> None:
+    random = torch.Generator().manual_seed(0)
+    x = torch.randint(256, (5, channels, 64, 60), generator=random).to("cuda", dtype).contiguous(memory_format=layout)
+    rows, columns = (torch.randint(most, (5, n), generator=random).to("cuda") for most, n in ((64, 40), (60, 300)))
+    with ChannelsInnermost():
+        found = picked(x, rows, columns)
+    assert torch.equal(found, picked(x, rows, columns))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("side", "stride", "padding"), [(3, 2, 1), (3, 1, 1), (3, 2, 0), (1, 2, 0), (2, 1, 1)])
+def test_patches_cut_out_by_kernels_are_those_that_torch_cuts_out(
+    side: int, stride: int, padding: int, dtype: torch.dtype
+) -> None:
+    x = torch.randn(3, 3, 21, 18, generator=torch.Generator().manual_seed(0))
+    form = (side, stride, padding, -(-side * side * 3 // 8) * 8, dtype)
+    assert torch.equal(kernel_layers._patches(x.to("cuda"), *form).cpu(), kernel_layers._patches(x, *form))
+
+
+@pytest.mark.parametrize("plan", ["together", "beside", "apart"])
+def test_clients_train_the_same_when_not_all_of_their_samples_fit_at_once(plan: str) -> None:
+    reference = make_engine(ReferenceEngine, "cnn", FedAvg(), LOCALS["epochs"], device="cpu")
+    broadcast, clients = {"params": reference.initial_params()}, list(range(len(SIZES)))
+    expected = train(reference, clients, broadcast, {})
+    engine = make_engine(CohortEngine, "cnn", FedAvg(), LOCALS["epochs"], device="cuda", lanes=4, plan=plan)
+    resident = engine.training_samples
+    resident._limit_bytes = 2 * max(SIZES) * resident._row_bytes(np.array([int(np.argmax(SIZES))]))
+    assert len(resident.parts(np.array(clients), np.array(SIZES))) > 1
+    found = train(engine, clients, engine.place(broadcast), {})
+    for client, (update, *_) in expected.items():
+        for name, value in update["params"].items():
+            torch.testing.assert_close(found[client][0]["params"][name].cpu(), value, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)

@@ -19,12 +19,12 @@ import triton.language as tl
 from torch import Tensor
 
 _CHANNELS = 32  # of a block: as many as memory gives at once
-_PIXELS = 64
-_PIXELS_NOTED, _BLOCKS_NOTED = 32, 8  # of a part, of which notes are made: fewer at once, as sums need room
+_PIXELS = 32
+_PIXELS_NOTED, _BLOCKS_NOTED = 16, 16  # of a part, of which notes are made: fewer at once, as sums need room
 _NOTES = 256  # of parts, that are read at once
 _BLOCKS = 64
 _SAMPLES = 32
-_WARPS = 2
+_WARPS = 1
 _STAGES = 3  # blocks that are on their way from memory
 # Numbers for which no kernels of their own are made. That there are 16 channels or a multiple makes reading faster.
 _ANY = ["pixels", "groups", "blocks"]

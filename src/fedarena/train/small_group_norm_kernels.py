@@ -18,10 +18,10 @@ from fedarena.train.group_norm_kernels import accurate_type, activated, added_up
 
 _MOST_PIXELS = 1 << 8
 _MOST_NUMBERS = 1 << 16  # of the groups that one program takes
-_NUMBERS = 1 << 12  # that it looks at together
+_NUMBERS, _NUMBERS_BACK = 1 << 12, 1 << 11  # that it looks at together
 _LEAST_BYTES = 64  # of a pixel, that are read together if possible
 _UNIT = 8  # channels; a multiple of it is read faster
-_WARPS, _WARPS_BACK = 2, 4
+_WARPS, _WARPS_BACK = 2, 2
 _ANY = ["pixels", "width", "units"]
 
 
@@ -185,7 +185,7 @@ def normalized(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalized pictures ``[samples, pixels, channels]``, means, and inverse deviations."""
     samples = len(x)
-    grid, sizes, form = _division(x, groups, weight)
+    grid, sizes, form = _division(x, groups, weight, _NUMBERS)
     mean, inverse = weight.new_empty(2, samples, groups).unbind()
     output = torch.empty_like(x)
     known = (x, weight, bias, mean, inverse, output, *sizes)
@@ -198,7 +198,7 @@ def gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of pictures, weight and bias."""
     samples, _, channels = x.shape
-    grid, sizes, form = _division(x, mean.shape[1], weight)
+    grid, sizes, form = _division(x, mean.shape[1], weight, _NUMBERS_BACK)
     of_samples, of_x = weight.new_empty(2, samples, channels), torch.empty_like(x)
     known = (weight, bias, mean, inverse)
     _gradient_of_groups[grid](
@@ -226,15 +226,15 @@ def _together(x: Tensor, groups: int) -> int:
 
 
 def _division(
-    x: Tensor, groups: int, weight: Tensor
+    x: Tensor, groups: int, weight: Tensor, numbers: int
 ) -> tuple[tuple[int, int], tuple[int, int, int, int], dict[str, object]]:
-    """How many programs there are, and what they must know."""
+    """How many programs there are, and what they must know, if they look at so many numbers at once."""
     samples, pixels, channels = x.shape
     together, width = _together(x, groups), channels // groups
     span = together * width
     unit = _UNIT if span % _UNIT == 0 else 1
     most_channels = triton.next_power_of_2(span)
-    most_pixels = min(triton.next_power_of_2(pixels), max(_NUMBERS // most_channels, 1))
+    most_pixels = min(triton.next_power_of_2(pixels), max(numbers // most_channels, 1))
     return (
         (samples, groups // together),
         (pixels, channels, width, span // unit),
