@@ -39,7 +39,20 @@ Measured on {results["date"]} with `{results["command"]}` on one {results["gpu"]
 ![Clients per second on a GPU](images/gpu_speed.svg)
 
 {_table(results["rows"])}
-"""
+{_other_runs(results["rows"])}"""
+
+
+def _other_runs(rows: list[dict[str, Any]]) -> str:
+    """What the rows that are marked were measured with."""
+    others = {
+        mark: f"{mark} Measured on {date} with `{command}`." for mark, date, command in map(_own_run, rows) if mark
+    }
+    return "\n" + "\n".join(others.values()) + "\n" if others else ""
+
+
+def _own_run(row: dict[str, Any]) -> tuple[str, str, str]:
+    """The mark of a row that has a date and a command of its own, and both."""
+    return (row["mark"], row["date"], row["command"]) if "mark" in row else ("", "", "")
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
@@ -49,7 +62,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         ours = row["ours"]
         speeds = [f"{row[key]:,.0f}" if key in row else "–" for key in LABELS]
         times = [f"{ours / row[key]:.0f}x" if key in row else "–" for key in ("one_at_a_time", "pfl")]
-        name = f"{row['case']} (on {row['date']})" if "date" in row else row["case"]
+        name = f"{row['case']} {_own_run(row)[0]}".strip()
         lines.append([name, f"{row['cohort']:,}", *speeds, f"{ours / row['limit']:.0%}", *times])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
