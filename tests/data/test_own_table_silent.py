@@ -118,6 +118,18 @@ def test_a_huge_number_does_not_wipe_out_its_column(normalize: str, huge: float)
         made(table, normalize=normalize)
 
 
+@pytest.mark.parametrize("first", [1_700_000_000, 2**24 - 1])
+def test_numbers_that_become_the_same_are_told_of(first: int) -> None:
+    table = {"who": WHO, "x": [first, first + 1, first + 2, first + 3], "y": [0, 1, 0, 1]}
+    (told,) = (note for note in made(table).notes if "seven digits" in note)
+    left = len(np.unique(inputs(made(table))))
+    assert left < 4
+    assert told.startswith(f"x has 4 different numbers in training samples, of which {left} are left")
+    assert len(np.unique(inputs(made(table, normalize="global")))) == 4
+    for harmless in ({"x": [0.1, 0.25, 3, 4]}, {"x": [2**24, 1, 2, 3]}, {"x": [first, first, None, first]}):
+        assert not any("seven digits" in note for note in made({**table, **harmless}, missing="zero").notes)
+
+
 def test_clients_whose_numbers_never_differ_take_the_deviation_of_all() -> None:
     table = {
         "who": ["a", "a", "b", "b", "b"],

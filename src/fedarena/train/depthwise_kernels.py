@@ -193,6 +193,34 @@ def _note(notes: tl.tensor, number: tl.constexpr, found: tl.tensor, channel: tl.
     tl.store(notes + number * channels + channel, tl.sum(found, 0)[None, :], mask=channel < channels)
 
 
+@triton.jit
+def _note_row(
+    notes: tl.tensor,
+    first: tl.constexpr,
+    left: tl.tensor,
+    middle: tl.tensor,
+    right: tl.tensor,
+    channel: tl.tensor,
+    channels: tl.tensor,
+) -> None:
+    """The sums of gradients of a row of filters."""
+    _note(notes, first, left, channel, channels)
+    _note(notes, first + 1, middle, channel, channels)
+    _note(notes, first + 2, right, channel, channels)
+
+
+@triton.jit
+def _note_norm(
+    notes: tl.tensor, total: tl.tensor, products: tl.tensor, sample: tl.tensor, channel: tl.tensor, channels: tl.tensor
+) -> None:
+    """The sums that the gradient of a normalization needs, of gradients and of products."""
+    parts = tl.num_programs(1)
+    notes += (sample * parts + tl.program_id(1)).to(tl.int64) * channels
+    _note(notes, 0, total, channel, channels)
+    notes += tl.num_programs(2).to(tl.int64) * parts * channels
+    _note(notes, 0, products, channel, channels)
+
+
 @triton.jit(do_not_specialize=_ANY)
 def _gradient_at_each_pixel(
     grad: tl.tensor,
@@ -281,20 +309,11 @@ def _gradient_at_each_pixel(
         above = here
         here = below
     if NORMALIZED:
-        norm_notes += (sample * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * channels
-        _note(norm_notes, 0, total, channel, channels)
-        norm_notes += tl.num_programs(2).to(tl.int64) * tl.num_programs(1) * channels
-        _note(norm_notes, 0, of_product * scale, channel, channels)
+        _note_norm(norm_notes, total, of_product * scale, sample, channel, channels)
     notes += (sample * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * 9 * channels
-    _note(notes, 0, of_upper_left, channel, channels)
-    _note(notes, 1, of_upper, channel, channels)
-    _note(notes, 2, of_upper_right, channel, channels)
-    _note(notes, 3, of_left, channel, channels)
-    _note(notes, 4, of_middle, channel, channels)
-    _note(notes, 5, of_right, channel, channels)
-    _note(notes, 6, of_lower_left, channel, channels)
-    _note(notes, 7, of_lower, channel, channels)
-    _note(notes, 8, of_lower_right, channel, channels)
+    _note_row(notes, 0, of_upper_left, of_upper, of_upper_right, channel, channels)
+    _note_row(notes, 3, of_left, of_middle, of_right, channel, channels)
+    _note_row(notes, 6, of_lower_left, of_lower, of_lower_right, channel, channels)
 
 
 @triton.jit(do_not_specialize=_ANY)
@@ -406,20 +425,11 @@ def _gradient_at_every_other(
         own = below
         next_one = diagonal
     if NORMALIZED:
-        norm_notes += (sample * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * channels
-        _note(norm_notes, 0, total, channel, channels)
-        norm_notes += tl.num_programs(2).to(tl.int64) * tl.num_programs(1) * channels
-        _note(norm_notes, 0, of_product * scale, channel, channels)
+        _note_norm(norm_notes, total, of_product * scale, sample, channel, channels)
     notes += (sample * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * 9 * channels
-    _note(notes, 0, of_upper_left, channel, channels)
-    _note(notes, 1, of_upper, channel, channels)
-    _note(notes, 2, of_upper_right, channel, channels)
-    _note(notes, 3, of_left, channel, channels)
-    _note(notes, 4, of_middle, channel, channels)
-    _note(notes, 5, of_right, channel, channels)
-    _note(notes, 6, of_lower_left, channel, channels)
-    _note(notes, 7, of_lower, channel, channels)
-    _note(notes, 8, of_lower_right, channel, channels)
+    _note_row(notes, 0, of_upper_left, of_upper, of_upper_right, channel, channels)
+    _note_row(notes, 3, of_left, of_middle, of_right, channel, channels)
+    _note_row(notes, 6, of_lower_left, of_lower, of_lower_right, channel, channels)
 
 
 @triton.jit(do_not_specialize=["number"])

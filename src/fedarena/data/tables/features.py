@@ -63,6 +63,8 @@ class NumberFeature:
         self.notes: tuple[str, ...] = ()
         if scaled != "none" and len(known) and (known == known[0]).all():
             self.notes = (f"{name} is the same in all training samples: where it differs, it is not scaled.",)
+        elif scaled == "none":
+            self.notes = _lost_digits(name, known)
         self._fill = self._filling(name, missing, training)
 
     def _check_statistics(self, name: str, training: Training, where: Where) -> None:
@@ -100,6 +102,18 @@ class NumberFeature:
         values = np.where(np.isnan(values), self._fill[clients], values)
         mean = self._mean[clients]
         return ((values - np.where(np.isnan(mean), 0.0, mean)) / self._deviation[clients])[:, None]
+
+
+def _lost_digits(name: str, known: Floats) -> tuple[str, ...]:
+    """A sentence if numbers that differ are the same as samples have them, which is in float32."""
+    with np.errstate(over="ignore"):  # what is too large for it is refused elsewhere
+        different, left = (len(np.unique(values)) for values in (known, known.astype(np.float32)))
+    if left == different:
+        return ()
+    return (
+        f"{name} has {different:,} different numbers in training samples, of which {left:,} are left when seven digits "
+        "of each are kept, as inputs of models do; normalize them, or subtract what they have in common.",
+    )
 
 
 def _statistics(values: Floats, normalize: Normalize, training: Training) -> tuple[Floats, Floats]:
