@@ -30,7 +30,6 @@ from fedarena.train import (
     LocalTraining,
     ReferenceEngine,
     beside,
-    channels_last,
     joined_layers,
     kernel_layers,
     program,
@@ -38,6 +37,7 @@ from fedarena.train import (
 )
 from fedarena.train.channels_last import ChannelsInnermost
 from fedarena.train.hardware import Hardware
+from fedarena.train.usable_kernels import group_norm_kernels
 from fedarena.transforms import AGGREGATORS, ATTACKS, DOWNLOADS, TRANSFORMS, Clip, ClipAndNoise
 from fedarena.transforms.aggregators import FixedMean
 from fedarena.transforms.attacks import AttackedRun, NoAttack
@@ -176,7 +176,7 @@ def test_group_normalization_by_kernels_is_torchs(
         return F.hardtanh(before, 0.0, ceiling) if ceiling else torch.relu(before)
 
     assert_exact_by_kernels(normalize, x, [3 * weight, bias], grad)
-    assert channels_last._kernels() is not None
+    assert group_norm_kernels() is not None
 
 
 def assert_exact_by_kernels(layer, x, weights, grad) -> None:

@@ -12,7 +12,7 @@ from fedarena.train import convolution_kernels
 from fedarena.train.usable_kernels import usable_kernels
 
 
-@pytest.mark.parametrize("name", ["recurrence_kernels", "group_norm_kernels", "convolution_kernels"])
+@pytest.mark.parametrize("name", ["recurrence_kernels", "group_norm_kernels", "convolution_kernels", "picture_kernels"])
 def test_what_cannot_be_made_is_said_once(name: str) -> None:
     if torch.cuda.is_available():
         pytest.skip("kernels can be made here")

@@ -8,7 +8,6 @@ Where kernels of our own can be made, they normalize, and apply a ReLU while the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from fedarena.models.normalization import group_norm_before_relu
 from fedarena.models.sequences import in_sequence
 from fedarena.train.joined_layers import join_in_sequence
 from fedarena.train.kernel_layers import DepthwiseConvolution, FirstConvolution, KernelGroupNorm, PointwiseConvolution
-from fedarena.train.usable_kernels import usable_kernels
+from fedarena.train.usable_kernels import group_norm_kernels, picture_kernels
 
 _MOST_OF_A_PATCH = 32  # numbers; larger patches take more memory than they are worth
 
@@ -64,7 +63,7 @@ def _group_norm(
     if input.dim() != 4 or weight is None or bias is None:
         return None
     output: Tensor
-    kernels = _kernels() if input.is_cuda else None
+    kernels = group_norm_kernels() if input.is_cuda else None
     if kernels is not None:
         output = KernelGroupNorm.apply(input, num_groups, weight, bias, eps, ceiling)  # type: ignore[no-untyped-call]
         if ceiling is not None:
@@ -87,7 +86,7 @@ def _in_sequence(layers: nn.Sequential, x: Tensor) -> Tensor:
 
 
 def _picked(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor | None:
-    kernels = usable_kernels("fedarena.train.picture_kernels", "Pictures are cut up") if x.is_cuda else None
+    kernels = picture_kernels() if x.is_cuda else None
     return kernels.picked(x, rows, columns) if kernels is not None and not x.requires_grad else None
 
 
@@ -122,7 +121,7 @@ def _convolution_layer(
     if groups == 1 and alike and not input.requires_grad and weight[0].numel() <= _MOST_OF_A_PATCH:
         return lambda x, w, rounded: FirstConvolution.apply(x, w, stride[0], padding[0], rounded)  # type: ignore[no-untyped-call]
     filters = groups == len(weight) == input.shape[1] and (side, padding) == ((3, 3), (1, 1))
-    if filters and stride in ((1, 1), (2, 2)) and _kernels() is not None:
+    if filters and stride in ((1, 1), (2, 2)) and group_norm_kernels() is not None:
         return lambda x, w, rounded: DepthwiseConvolution.apply(x.to(rounded), w, stride[0])  # type: ignore[no-untyped-call]
     return None
 
@@ -131,10 +130,6 @@ def _pair(value: int | Sequence[int] | str) -> tuple[Any, Any]:
     if isinstance(value, int | str):
         return value, value
     return (value[0], value[0]) if len(value) == 1 else (value[0], value[1])
-
-
-def _kernels() -> ModuleType | None:
-    return usable_kernels("fedarena.train.group_norm_kernels", "Layers of group normalization run")
 
 
 class _GroupNorm(torch.autograd.Function):

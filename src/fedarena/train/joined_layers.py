@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedarena.models.normalization import GroupNormBeforeReLU
 from fedarena.train.kernel_layers import NormalizedFilter
-from fedarena.train.usable_kernels import usable_kernels
+from fedarena.train.usable_kernels import group_norm_kernels
 
 _CEILINGS: dict[type[nn.Module], float] = {nn.ReLU: 0.0, nn.ReLU6: 6.0}
 _TOGETHER = 3  # layers
@@ -52,7 +52,7 @@ def _filtered(layers: Sequence[nn.Module], x: Tensor) -> Tensor | None:
     rounded = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
     if not x.is_cuda or x.dim() != 4 or x.dtype != rounded or x.shape[1] != convolution.in_channels:
         return None
-    if usable_kernels("fedarena.train.group_norm_kernels", "Layers of group normalization run") is None:
+    if group_norm_kernels() is None:
         return None
     from fedarena.train.small_group_norm_kernels import fit
 

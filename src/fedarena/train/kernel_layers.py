@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedarena.train.usable_kernels import usable_kernels
+from fedarena.train.usable_kernels import picture_kernels
 
 _ALIGNED = 8  # numbers of a row, or a multiple, which products read fastest
 
@@ -165,7 +165,7 @@ class FirstConvolution(torch.autograd.Function):
 
 def _patches(x: Tensor, side: int, stride: int, padding: int, filled_up: int, dtype: torch.dtype) -> Tensor:
     """Patches of pictures, ``[samples, rows, columns, numbers]``: pixel by pixel, and zeros behind the last one."""
-    kernels = usable_kernels("fedarena.train.picture_kernels", "Pictures are cut up") if x.is_cuda else None
+    kernels = picture_kernels() if x.is_cuda else None
     if kernels is not None:
         cut_up: Tensor = kernels.patches(x, side, stride, padding, filled_up, dtype)
         return cut_up

@@ -23,3 +23,13 @@ def usable_kernels(module: str, what: str) -> ModuleType | None:
         warnings.warn(f"{what} without kernels of their own ({reason})", stacklevel=2)
         return None
     return found
+
+
+def group_norm_kernels() -> ModuleType | None:
+    """Those for group normalization; where they can be made, so can those for filters of single channels."""
+    return usable_kernels("fedarena.train.group_norm_kernels", "Layers of group normalization run")
+
+
+def picture_kernels() -> ModuleType | None:
+    """Those for crops and patches of pictures."""
+    return usable_kernels("fedarena.train.picture_kernels", "Pictures are cut up")
