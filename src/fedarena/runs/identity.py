@@ -197,6 +197,16 @@ def changed_source(now: OwnSource, recorded: Mapping[str, Any]) -> list[str]:
     return now.changes_since(recorded.get(OWN_SOURCE, not_taken_down))
 
 
+def changed_data(now: Mapping[str, str | None], config: RunConfig, recorded: Mapping[str, Any]) -> list[str]:
+    """What of the data of a run, which has such fingerprints `now`, is not as it is recorded; in words."""
+    words = {
+        "federation": f"the federation {recorded.get('federation') or config.federation['name']!r}",
+        "fleet": f"the fleet {config.fleet['name']!r}",
+        "weights": f"what is in {config.weights}",
+    }
+    return [words[part] for part in words if recorded.get(f"{part}_fingerprint", now[part]) != now[part]]
+
+
 def check_same_form(state: Groups, fresh: Groups) -> None:
     """Refuses to go on from a state of the server with settings under which it would have another form."""
     forms = [

@@ -1,7 +1,8 @@
-"""What a suite will do: which of its runs are finished, begun, new, or stale because somebody's own source changed."""
+"""What a suite will do: which of its runs are finished, begun, new, or stale because own source or data changed."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,16 +11,17 @@ from typing import Literal
 
 import pyarrow.compute as pc
 
-from fedarena.core.errors import BadInputError, FedArenaError
+from fedarena.core.errors import BadInputError, DamagedFileError, FedArenaError
 from fedarena.core.files import write_json
 from fedarena.core.words import counted, some
 from fedarena.runs.building import prepare
 from fedarena.runs.built_here import BuiltHere
 from fedarena.runs.config import RunConfig
-from fedarena.runs.identity import changed_source_of
+from fedarena.runs.identity import changed_data, changed_source_of, data_fingerprints
 from fedarena.runs.observer import Observer
 from fedarena.runs.suite import SUITE_FILE, Suite, check_unchanged
 from fedarena.storage.run_data import is_finished, load_run
+from fedarena.storage.run_files import ENVIRONMENT_FILE, RunFiles
 
 StalePolicy = Literal["refuse", "rerun", "keep"]
 STALE_FOLDER = ".stale"  # of a suite, where results go that are not those of the source as it is now
@@ -33,12 +35,12 @@ class PlannedRun:
     folder: Path
     config: RunConfig
     state: Literal["new", "begun", "finished"]
-    changed: tuple[str, ...] = ()  # files or definitions that are not as they were when it began
+    changed: tuple[str, ...] = ()  # files, definitions or data that are not as they were when it began
     built_here: BuiltHere | None = None  # what a new run comes to on this machine
 
     @property
     def is_stale(self) -> bool:
-        """Whether its results are not those of the source as it is now."""
+        """Whether its results are not those of the source and the data as they are now."""
         return bool(self.changed)
 
     @property
@@ -49,16 +51,43 @@ class PlannedRun:
 
 def plan_suite(suite: Suite, runs_folder: Path) -> list[PlannedRun]:
     """Looks at what is there of every run, in ``runs_folder/<suite>/<run>``."""
-    folder = runs_folder / suite.name
-    return [_look_at(name, folder / name, config) for name, config in suite.runs.items()]
+    folder, data = runs_folder / suite.name, _DataNow()
+    return [_look_at(name, folder / name, config, data) for name, config in suite.runs.items()]
 
 
-def _look_at(name: str, folder: Path, config: RunConfig) -> PlannedRun:
+def _look_at(name: str, folder: Path, config: RunConfig, data: _DataNow) -> PlannedRun:
     if not folder.exists():
         return PlannedRun(name, folder, config, "new")
     check_unchanged(folder, config)
     state: Literal["finished", "begun"] = "finished" if is_finished(folder) else "begun"
-    return PlannedRun(name, folder, config, state, tuple(changed_source_of(config, folder)))
+    changed = [*changed_source_of(config, folder), *data.changes_since(folder, config)]
+    return PlannedRun(name, folder, config, state, tuple(changed))
+
+
+class _DataNow:
+    """The data that settings come to now; what runs have in common is looked at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, str | None] | None] = {}
+
+    def changes_since(self, folder: Path, config: RunConfig) -> list[str]:
+        """What of a run's data has changed since it began; nothing where the data is no longer there."""
+        now = self._fingerprints(config)
+        if now is None:
+            return []
+        try:
+            return changed_data(now, config, json.loads(RunFiles.open(folder).read(ENVIRONMENT_FILE)))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise DamagedFileError(f"{folder / ENVIRONMENT_FILE} cannot be read: {error!r}") from None
+
+    def _fingerprints(self, config: RunConfig) -> dict[str, str | None] | None:
+        decisive = ("federation", "fleet", "weights", "model", "adaptation", "task")
+        key = json.dumps({name: config.to_dict().get(name) for name in decisive}, sort_keys=True, default=str)
+        if key not in self._known:
+            self._known[key] = None
+            with suppress(FedArenaError):
+                self._known[key] = data_fingerprints(prepare(config, Observer()))
+        return self._known[key]
 
 
 def begin_suite(

@@ -39,6 +39,7 @@ _MOST_DIFFERENCES = 3
 _NO_PART = ("", "none")  # what a run has not
 _LONGEST_NUMBER = 8  # characters that somebody would write
 _SEED_AT_END = re.compile(r"[-_. ]*seed[-_= ]?\d+$")
+DATA = {"federation": "The federation", "fleet": "The fleet", "weights": "The file of weights"}  # with fingerprints
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,11 @@ class RunData:
         source = str(federation.get("name", "an unnamed federation"))
         place = Path(str(federation["path"])).name if source == "store" and federation.get("path") else source
         return str(self.environment.get("federation") or place)
+
+    def data_fingerprint(self, part: str) -> str | None:
+        """What tells the federation, the fleet or the weights from others; runs of earlier versions do not tell."""
+        found = self.environment.get(f"{part}_fingerprint")
+        return None if found is None else str(found)
 
     @property
     def federation_notes(self) -> tuple[str, ...]:
@@ -208,7 +214,7 @@ def label_runs(runs: Sequence[RunData]) -> list[RunData]:
 
     Options of a part count among runs with the same part: where protocols differ, their names say so, and not also
     options that only one of them has. Runs that differ in a lot are called by their names instead. Where somebody's own
-    source was another one, names are added: what is called the same is not the same method.
+    source, or the data, was another one, names are added: what is called the same is not the same method.
     """
     flat = [flatten_settings(with_named_transforms(run.config)) for run in runs]
     stores = {settings.get("federation.path"): run.federation_name for run, settings in zip(runs, flat, strict=True)}
@@ -232,13 +238,13 @@ def label_runs(runs: Sequence[RunData]) -> list[RunData]:
         if len(set(short)) == len(first):  # they tell the runs apart
             labels = short
             break
-    labels = _told_by_source(runs, labels)
+    labels = _told_by_origin(runs, labels)
     return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
 
 
-def _told_by_source(runs: Sequence[RunData], labels: Sequence[str]) -> list[str]:
-    """The labels, with the names of runs added where runs of one label were made by different versions of a source."""
-    sources = [_source(run) for run in runs]
+def _told_by_origin(runs: Sequence[RunData], labels: Sequence[str]) -> list[str]:
+    """The labels, with the names of runs added where runs of one label were made from different source or data."""
+    sources = [_origin(run) for run in runs]
     told = list(labels)
     for label in dict.fromkeys(labels):
         rows = [row for row, other in enumerate(labels) if other == label]
@@ -258,9 +264,10 @@ def _told_by_source(runs: Sequence[RunData], labels: Sequence[str]) -> list[str]
     return told
 
 
-def _source(run: RunData) -> str:
-    """What tells versions of somebody's own source apart."""
-    return json.dumps((run.environment.get("own_source") or {}).get("fingerprints") or {}, sort_keys=True)
+def _origin(run: RunData) -> str:
+    """What tells versions of somebody's own source, and of the data, apart."""
+    source = (run.environment.get("own_source") or {}).get("fingerprints") or {}
+    return json.dumps([source, [run.data_fingerprint(part) for part in DATA]], sort_keys=True)
 
 
 def _without_seed(run: RunData) -> str:

@@ -10,7 +10,7 @@ from fedarena.display.drawing.units import SECONDS, count, listing, quantity
 from fedarena.display.fleets.picture import percent
 from fedarena.display.report.methods import Method, column, evaluation_curve, has_clock, methods_of
 from fedarena.display.report.privacy.cautions import privacy_cautions
-from fedarena.storage.run_data import RunData
+from fedarena.storage.run_data import DATA, RunData
 
 BROKEN: Final = ("diverged", "failed")
 _DAY_HOURS: Final = 24.0
@@ -21,6 +21,7 @@ def cautions(runs: Sequence[RunData]) -> list[str]:
     """A sentence for everything that changes what the results mean."""
     methods = methods_of(runs)
     return [
+        *_changed_data(runs),
         *_federation_notes(runs),
         *_broken(methods),
         *_steps_left_out(methods),
@@ -35,6 +36,29 @@ def _federation_notes(runs: Sequence[RunData]) -> Iterator[str]:
     notes = dict.fromkeys((run.federation_name, note) for run in runs for note in run.federation_notes)
     for name, note in notes:
         yield f"{name}: {note}"
+
+
+def _changed_data(runs: Sequence[RunData]) -> Iterator[str]:
+    """Runs whose settings name the same data, which was not the same."""
+    for part, words in DATA.items():
+        versions: dict[str, dict[str, list[str]]] = {}
+        for run in runs:
+            # Of weights it is known which of them a model took.
+            settings = (part, "model", "adaptation", "federation") if part == "weights" else (part,)
+            named = repr([run.config.get(name) for name in settings])
+            if (found := run.data_fingerprint(part)) is not None:
+                versions.setdefault(named, {}).setdefault(found, []).append(run.name)
+        for different in versions.values():
+            if len(different) > 1:
+                which = listing([_few(names) for names in different.values()])
+                yield (
+                    f"{words} changed between runs: settings are the same, and the data is not, for {which}. What was "
+                    "made from one is not averaged or tested with what was made from another."
+                )
+
+
+def _few(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} ({len(names) - 1:,} more)"
 
 
 def _broken(methods: Sequence[Method]) -> Iterator[str]:

@@ -245,7 +245,8 @@ def _last_clients(run: RunData) -> pa.Table:
 def conditions(run: RunData) -> str:
     """What must be the same for scores of two runs to mean the same: the federation, and who is evaluated on what."""
     evaluation = run.config.get("evaluation") or {}
-    return repr((run.config.get("federation"), run.evaluated_part, evaluation.get("max_clients")))
+    samples = (run.config.get("federation"), run.data_fingerprint("federation"))
+    return repr((*samples, run.evaluated_part, evaluation.get("max_clients")))
 
 
 def baselines(runs: Sequence[RunData], metric: MetricInfo) -> dict[float, str]:

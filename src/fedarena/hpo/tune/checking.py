@@ -17,6 +17,7 @@ from fedarena.hpo.tune.options import EXAMPLE, TuneOptions, parse_options
 from fedarena.hpo.tune.plan import TuningPlan, only_applying
 from fedarena.runs.building import Experiment, prepare
 from fedarena.runs.config import NAMED_PARTS, SECTIONS, check_name, merge, resolve
+from fedarena.runs.identity import data_fingerprints
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import open_federation
 from fedarena.runs.own_source import own_source
@@ -82,6 +83,7 @@ def make_plan(
         seeds=tuple(seeds),
         held_out=held_out,
         own_source=_own_source(candidates, settings),
+        data=data_fingerprints(experiment),
     )
 
 

@@ -31,6 +31,7 @@ class TuningPlan:
     seeds: tuple[int, ...]  # of the runs of a trial
     held_out: dict[str, Any]  # settings of the federation by which samples are held out for validation
     own_source: dict[str, Any]  # fingerprints of what of it is somebody's own
+    data: dict[str, str | None]  # fingerprints of federation, fleet and weights; empty in studies of earlier versions
     study_id: str = ""  # of the study on disk, so that no storage is taken for that of another one
 
     @property

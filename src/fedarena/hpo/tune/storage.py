@@ -28,7 +28,7 @@ from fedarena.hpo.tune.options import parse_options, usual_population
 from fedarena.hpo.tune.plan import TuningPlan
 from fedarena.runs.config import resolve, to_yaml
 from fedarena.runs.own_source import OwnSource
-from fedarena.storage.run_data import flatten_settings
+from fedarena.storage.run_data import DATA, flatten_settings
 
 STUDY_FILE = "study.yaml"
 JOURNAL_FILE = "journal.log"  # of Optuna; optuna-dashboard opens it
@@ -80,6 +80,7 @@ def read_study(folder: Path) -> TuningPlan:
             seeds=tuple(found["seeds"]),
             held_out=found["held_out"],
             own_source=found["own_source"],
+            data=found.get("data", {}),
             study_id=found["study_id"],
         )
     except (BadInputError, KeyError, TypeError, AttributeError) as error:
@@ -245,6 +246,7 @@ def _described(plan: TuningPlan) -> dict[str, Any]:
         "constraints": [str(one) for one in plan.constraints],
         "objectives": [one.to_json() for one in measured.values()],
         "own_source": plan.own_source,
+        **({"data": plan.data} if plan.data else {}),
     }
 
 
@@ -274,6 +276,12 @@ def _check_same(plan: TuningPlan, there: TuningPlan) -> None:
         raise BadInputError(
             f"{plan.folder} holds a study of other source: {some(changed)} changed since, so trials would not be "
             f"comparable; {otherwise}"
+        )
+
+    if changed := [DATA[part] for part, before in there.data.items() if before != plan.data[part]]:
+        raise BadInputError(
+            f"{plan.folder} holds a study of other data: {' and '.join(changed).lower()} changed since, so trials "
+            f"would not be comparable; {otherwise}"
         )
 
 

@@ -1,0 +1,109 @@
+"""Data that changed between runs: what was made from one version is never mixed with what was made from another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import fedarena
+from fedarena.cli import main
+from fedarena.core.errors import BadInputError
+from fedarena.display.report.cautions import cautions
+from fedarena.display.report.methods import conditions
+from fedarena.storage.run_data import load_runs
+
+ROWS = 60
+
+
+def import_table(folder: Path, flipped: int) -> Path:
+    """A federation in ``folder/store`` of a table in which so many labels are wrong."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(ROWS, 2))
+    y = (x.sum(1) > 0).astype(int)
+    y[:flipped] = 1 - y[:flipped]
+    lines = [f"u{row % 5},{a:.6f},{b:.6f},{label}" for row, ((a, b), label) in enumerate(zip(x, y, strict=True))]
+    (folder / "table.csv").write_text("\n".join(["who,a,b,y", *lines]) + "\n")
+    options = ["--client", "who", "--label", "y", "--output", str(folder / "store"), "--overwrite"]
+    done = CliRunner().invoke(main, ["data", "import", str(folder / "table.csv"), *options])
+    assert done.exit_code == 0, done.output
+    return folder / "store"
+
+
+def settings(store: Path, **more: Any) -> dict[str, Any]:
+    return {"federation": str(store), "rounds": 1, "cohort": 3, "engine.workers": 1, **more}
+
+
+def test_a_suite_says_which_runs_are_of_other_data(tmp_path: Path) -> None:
+    def suite(*options: str, seeds: tuple[int, ...] = (0,)) -> Any:
+        base = {"federation": str(tmp_path / "store"), "rounds": 1, "cohort": 3}
+        content = {"name": "few", "base": base, "matrix": {"method": {"mine": {"algorithm": "fedavg"}}}}
+        (tmp_path / "few.yaml").write_text(yaml.safe_dump({**content, "seeds": list(seeds)}))
+        arguments = ["suite", str(tmp_path / "few.yaml"), "--runs", str(tmp_path / "runs"), *options]
+        return CliRunner().invoke(main, arguments)
+
+    import_table(tmp_path, 0)
+    assert suite().exit_code == 0
+    assert suite(seeds=(0, 1)).exit_code == 0  # nothing has changed
+    import_table(tmp_path, 20)
+    refused = suite(seeds=(0, 1, 2))
+    assert refused.exit_code == 2
+    told = " ".join(refused.output.split())
+    assert "2 of 3 runs are stale (mine-seed0, mine-seed1): the federation 'table' changed since" in told
+    assert suite("--rerun-stale", seeds=(0, 1, 2)).exit_code == 0
+    runs = load_runs([tmp_path / "runs" / "few"])
+    assert len({run.data_fingerprint("federation") for run in runs}) == 1
+    for path in (tmp_path / "store").iterdir():
+        path.unlink()
+    (tmp_path / "store").rmdir()
+    assert suite(seeds=(0, 1, 2)).exit_code == 0  # what is finished can be looked at without its data
+
+
+def test_a_report_does_not_average_or_test_over_versions_of_data(tmp_path: Path) -> None:
+    runs = []
+    for flipped, seed in ((0, 0), (0, 1), (20, 2)):
+        store = import_table(tmp_path, flipped)
+        runs.append(fedarena.run(settings(store, name=f"run-seed{seed}", seed=seed), runs_folder=tmp_path / "runs", progress=False).path)
+    store = import_table(tmp_path, 20)
+    runs.append(fedarena.run(settings(store, name="other", algorithm="fedprox"), runs_folder=tmp_path / "runs", progress=False).path)
+    found = load_runs(runs)
+    assert len({run.label for run in found[:2]}) == 1
+    assert len({run.label for run in found}) == 3
+    assert conditions(found[0]) != conditions(found[3])
+    assert conditions(found[2]) == conditions(found[3])
+    (told,) = (sentence for sentence in cautions(found) if "changed between runs" in sentence)
+    assert told.startswith("The federation changed between runs")
+    assert "run-seed0 (1 more) and run-seed2 (1 more)" in told
+    assert not any("changed between runs" in sentence for sentence in cautions(found[:2]))
+
+
+@pytest.mark.parametrize("part", ["fleet", "weights"])
+def test_fleets_and_weights_that_changed_are_told(part: str, tmp_path: Path) -> None:
+    run = fedarena.run(settings(import_table(tmp_path, 0), name="one"), runs_folder=tmp_path / "runs", progress=False)
+    (one,) = load_runs([run.path])
+    first, second = (
+        replace(one, name=version, environment={**one.environment, f"{part}_fingerprint": version})
+        for version in ("old", "new")
+    )
+    (told,) = (sentence for sentence in cautions([first, second]) if "changed between runs" in sentence)
+    assert ("fleet" if part == "fleet" else "file of weights") in told
+    other_model = replace(second, config={**second.config, "model": {"name": "another"}})
+    assert any("changed between" in sentence for sentence in cautions([first, other_model])) == (part == "fleet")
+
+
+def test_a_study_does_not_go_on_with_other_data(tmp_path: Path) -> None:
+    def tune(trials: int) -> Any:
+        options = {"search": {"local.lr": [0.1, 1.0, 10.0]}, "trials": trials, "tune": {"part": "test"}}
+        return fedarena.tune(settings(store), **options, runs_folder=tmp_path / "runs", progress=False)
+
+    store = import_table(tmp_path, 0)
+    tune(1)
+    tune(2)
+    import_table(tmp_path, 20)
+    with pytest.raises(BadInputError, match="a study of other data: the federation changed since, so trials would not"):
+        tune(3)
