@@ -68,9 +68,17 @@ def test_a_report_does_not_average_or_test_over_versions_of_data(tmp_path: Path)
     runs = []
     for flipped, seed in ((0, 0), (0, 1), (20, 2)):
         store = import_table(tmp_path, flipped)
-        runs.append(fedarena.run(settings(store, name=f"run-seed{seed}", seed=seed), runs_folder=tmp_path / "runs", progress=False).path)
+        runs.append(
+            fedarena.run(
+                settings(store, name=f"run-seed{seed}", seed=seed), runs_folder=tmp_path / "runs", progress=False
+            ).path
+        )
     store = import_table(tmp_path, 20)
-    runs.append(fedarena.run(settings(store, name="other", algorithm="fedprox"), runs_folder=tmp_path / "runs", progress=False).path)
+    runs.append(
+        fedarena.run(
+            settings(store, name="other", algorithm="fedprox"), runs_folder=tmp_path / "runs", progress=False
+        ).path
+    )
     found = load_runs(runs)
     assert len({run.label for run in found[:2]}) == 1
     assert len({run.label for run in found}) == 3

@@ -228,7 +228,11 @@ class TakesNothing(OwnRound):
         ({"algorithm": InDouble}, r"server_step gives the parameter '1\.weight' as torch\.float64 of shape", True),
         ({"algorithm": ScoresHalfAModel}, r"evaluation_params gives no parameter '1\.bias'", False),
         ({"algorithm": HalfUpdates}, r"client_update gives params/1\.weight as torch\.float16, in which", False),
-        ({"algorithm": KeepsEverMore}, r"keeps losses/all in the form \[2\], and client_init made it \[1\]", False),
+        (
+            {"algorithm": KeepsEverMore},
+            r"keeps losses/all in the form torch.float32 \[2\], and client_init made it torch.float32 \[1\]",
+            False,
+        ),
         ({"algorithm": PlainNumber}, "has 0 as 'made' in the group 'steps' of its server's state; a group has", False),
         ({"transforms": [Halves]}, "Halves.at_client must give params/1.weight as torch.float32, as it gets it", True),
         ({"task": {"metrics": ["accuracy", OwnRound]}}, "come to a column 'round' that the tables of a run", False),

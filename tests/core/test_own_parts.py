@@ -57,6 +57,7 @@ class NoisyGradients(FedAvg):
     """Langevin dynamics."""
 
     seen: ClassVar[list[torch.Tensor]] = []
+    write_only = ("seen",)
 
     def local_gradient(self, grad, params, client):
         noise = {name: client.job.normal(name, g) for name, g in grad.items()}

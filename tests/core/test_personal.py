@@ -122,6 +122,9 @@ def test_every_client_is_scored_with_its_own_model(model: str, kind: Any, option
 class Several(FedAvg):
     """Clients choose among the models of the broadcast."""
 
+    def broadcast(self, state):
+        return {"params": state["params"], **{f"other {k}": state["params"] for k in range(5)}}
+
     def personal_models(self, client):
         return [client.broadcast["params"], *(client.broadcast[f"other {k}"] for k in range(5))]
 

@@ -103,6 +103,9 @@ def with_keyed_dropout(module: nn.Module) -> nn.Module:
         if path and isinstance(layer, nn.modules.dropout._DropoutNd) and type(layer) in _WHOLE_CHANNELS:
             if layer not in replaced:
                 replaced[layer] = KeyedDropout(layer.p, _WHOLE_CHANNELS[type(layer)]).train(layer.training)
+                for name, value in vars(layer).items():
+                    if "_hooks" in name:
+                        setattr(replaced[layer], name, value)
             parent, _, name = path.rpartition(".")
             setattr(module.get_submodule(parent), name, replaced[layer])
     return module

@@ -15,7 +15,7 @@ from fedarena.core.registry import Registry
 from fedarena.core.streams import torch_seed
 from fedarena.models.dropout import with_keyed_dropout
 from fedarena.models.probes import check_scores_apart
-from fedarena.models.seeding import other_generators, seeded
+from fedarena.models.seeding import all_seeded, other_generators, seeded
 from fedarena.models.spec import DataSpec
 from fedarena.models.tasks import Task, Tensors, make_task
 from fedarena.models.trainable import trainable_parameters
@@ -62,8 +62,10 @@ def build_model(
     """
     builder = MODELS.get(name)
     form = (spec,) if "spec" in inspect.signature(builder).parameters else ()  # a plain module knows its own shapes
-    with seeded(torch_seed(seed, "model")):
+    with all_seeded(torch_seed(seed, "model")):
         module = builder(*form, **options)
+    if not inspect.isclass(builder) and isinstance(module, nn.Module) and _is_own(builder):
+        module = copy.deepcopy(module)  # it may give the same one every time, which others use as well
     if not isinstance(module, nn.Module):
         raise BadInputError(f"The model {name!r} must give a torch module, but it gives a {type(module).__name__}")
     if not trainable_parameters(module):
@@ -77,6 +79,10 @@ def build_model(
         _try_out(name, made, samples)
     check_scores_apart(made)
     return module
+
+
+def _is_own(builder: Any) -> bool:
+    return not str(getattr(builder, "__module__", "")).startswith("fedarena.")
 
 
 def _refuse_what_engines_cannot_take(name: str, module: nn.Module) -> None:

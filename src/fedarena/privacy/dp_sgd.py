@@ -45,6 +45,10 @@ class PrivateTraining(Algorithm):
     clip_norm: float
     noise_multiplier: float
 
+    def loss_of_samples(self, task: Task, params: Tensors, batch: Tensors, client: Client) -> Tensor:
+        """The loss without privacy, which is taken of each sample by itself."""
+        return super().local_loss(task, params, batch, client)
+
     def local_loss(self, task: Task, params: Tensors, batch: Tensors, client: Client) -> Tensor:
         """The batch's loss in value; its gradient is the private one.
 
@@ -62,13 +66,12 @@ class PrivateTraining(Algorithm):
         if task.augmentation is not None and _KEY in batch:  # each as it is in the whole batch
             samples[SAMPLE_KEYS] = sample_keys(batch[_KEY], count)
         places = torch.arange(count, device=next(iter(here.values())).device)
-        loss_of = super().local_loss
 
         def loss_of_one(params: Tensors, sample: Tensors, place: Tensor) -> Tensor:
             one = {name: values.unsqueeze(0) for name, values in sample.items()}
             if _KEY in batch:  # each sample drops out something else
                 one[_KEY] = at_step(batch[_KEY], place)
-            return loss_of(task, params, one, client)
+            return self.loss_of_samples(task, params, one, client)
 
         grads, losses = vmap(grad_and_value(loss_of_one), in_dims=(None, 0, 0))(here, samples, places)
         counts = batch.get(_MASK, torch.ones_like(losses)).to(losses.dtype)

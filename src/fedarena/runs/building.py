@@ -70,7 +70,8 @@ from fedarena.train import (
 from fedarena.train.captured import HELPERS
 from fedarena.train.engine import IntArray
 from fedarena.train.examples import example_update
-from fedarena.train.own_code import is_own, misspelt_hooks
+from fedarena.train.own_code import is_own
+from fedarena.train.own_hooks import misspelt_hooks
 from fedarena.transforms import (
     AGGREGATORS,
     ATTACKS,

@@ -115,6 +115,10 @@ class Algorithm(SystemsHooks):
         plain = type(self).local_start is Algorithm.local_start and not self.trains_freely
         return plain or type(self).trained_model is not Algorithm.trained_model
 
+    def loss_of_samples(self, task: Task, params: Tensors, batch: Tensors, client: Client) -> Tensor:
+        """The loss of samples of which each is taken by itself, if it is not `local_loss`."""
+        return self.local_loss(task, params, batch, client)
+
     def personal_models(self, client: Client) -> list[Tensors]:
         """A client's own model, or several of which it uses the one that does best on its validation samples."""
         return [client.broadcast["params"]]

@@ -35,7 +35,7 @@ from fedarena.train.kept_samples import KeptSamples
 from fedarena.train.lane_pool import Convolutions, LanePool, Plan
 from fedarena.train.lanes import LaneTraining
 from fedarena.train.optimizers import LocalTraining, training_of
-from fedarena.train.own_code import check_own_hooks
+from fedarena.train.own_hooks import check_own_hooks
 from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.placing import Division, PlannedWork, rounded_width
 from fedarena.train.product_rows import written_down

@@ -32,20 +32,30 @@ def refusing_memories(part: object, method: str, instead: str) -> Iterator[None]
     if not is_own(type(part)):
         yield
         return
-    before = _memories(part)
+    before = memories_of(part)
     yield
-    after = _memories(part)
-    for place in [*after, *before]:
+    for place in changed_memories(before, memories_of(part)):
+        raise memory_refused(part, method, place, instead)
+
+
+def memory_refused(part: object, method: str, place: str, instead: str) -> BadInputError:
+    """What to tell somebody whose part remembers something in itself."""
+    attribute = re.split(r"[.\[ ]", place)[0]
+    return BadInputError(
+        f"{type(part).__name__}.{method} remembers something in self.{attribute}, which would be lost when the "
+        f"run is interrupted, and unknown to other engines; {instead}, or, if nothing depends on it, say "
+        f'write_only = ("{attribute}",) in the class'
+    )
+
+
+def changed_memories(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """Where a part is not as it was."""
+    for place in dict.fromkeys([*after, *before]):
         if place not in before or place not in after or not _same(before[place], after[place]):
-            attribute = re.split(r"[.\[ ]", place)[0]
-            raise BadInputError(
-                f"{type(part).__name__}.{method} remembers something in self.{attribute}, which would be lost when the "
-                f"run is interrupted, and unknown to other engines; {instead}, or, if nothing depends on it, say "
-                f'write_only = ("{attribute}",) in the class'
-            )
+            yield place
 
 
-def _memories(part: object) -> dict[str, Any]:
+def memories_of(part: object) -> dict[str, Any]:
     """Everything in a part that could change, by where it is."""
     found: dict[str, Any] = {}
     seen = {id(part)}

@@ -22,7 +22,8 @@ from fedarena.train.hardware import AnyDeviceName, DtypeName, Hardware, Precisio
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of
 from fedarena.train.memories import refusing_memories
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
-from fedarena.train.own_code import check_own_hooks, corrected_gradient, passes_of
+from fedarena.train.own_code import corrected_gradient, passes_of
+from fedarena.train.own_hooks import check_own_hooks
 from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.shards import Shard, T
 from fedarena.train.tensors import Groups, column_tensor, map_groups, of_algorithm

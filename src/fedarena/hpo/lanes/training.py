@@ -28,7 +28,8 @@ from fedarena.train.engine import Part
 from fedarena.train.execution import available_cores, in_order
 from fedarena.train.hardware import Hardware
 from fedarena.train.layers import count_output_bytes
-from fedarena.train.own_code import check_own_hooks, is_own
+from fedarena.train.own_code import is_own
+from fedarena.train.own_hooks import check_own_hooks
 from fedarena.train.schedule import batch_width
 from fedarena.train.tensors import column_tensor
 

@@ -1,0 +1,263 @@
+"""Hooks and models that look right and would train something else without a word: refused, or right on both engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_runs import config
+from torch import nn
+from torch.nn import functional as F
+
+import fedarena
+from fedarena.algorithms import FedAvg
+from fedarena.core.errors import BadInputError
+from fedarena.runs.run import start_run
+
+ENGINES = ("reference", "cohort")
+
+
+class MomentumInPlace(FedAvg):
+    def client_init(self, broadcast):
+        return {"m": {name: torch.zeros_like(p) for name, p in broadcast["params"].items()}}
+
+    def local_gradient(self, grad, params, client):
+        for name, g in grad.items():
+            client.state["m"][name].mul_(0.9).add_(g)
+        return dict(client.state["m"])
+
+
+class StartInSelf(FedAvg):
+    def local_start(self, client):
+        self.start = client.broadcast["params"]
+        return self.start
+
+
+class ListInSelf(FedAvg):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def client_update(self, params, client, work):
+        self.seen.append(1)
+        update, state = super().client_update(params, client, work)
+        return {"params": {name: u / len(self.seen) for name, u in update["params"].items()}}, state
+
+
+class StateOfAnotherType(FedAvg):
+    def client_init(self, broadcast):
+        return {"n": {"n": torch.tensor(0)}}
+
+    def client_update(self, params, client, work):
+        update, _ = super().client_update(params, client, work)
+        return update, {"n": {"n": client.state["n"]["n"] + 0.5}}
+
+
+class UpdateInPlace(FedAvg):
+    def client_update(self, params, client, work):
+        for name in params:
+            params[name] -= client.broadcast["params"][name]
+        return {"params": params}, client.state
+
+
+class HalvesInPlace(FedAvg):
+    def server_init(self, params):
+        for p in params.values():
+            p.mul_(0.5)
+        return super().server_init(params)
+
+
+class ScoresInPlace(FedAvg):
+    def evaluation_params(self, state):
+        return {name: p.mul_(0.5) for name, p in state["params"].items()}
+
+
+class LossOfTheModule(FedAvg):
+    def local_loss(self, task, params, batch, client):
+        return F.cross_entropy(task.module(batch["x"]), batch["y"])
+
+
+class LossOfBoth(LossOfTheModule):
+    def local_loss(self, task, params, batch, client):
+        return super().local_loss(task, params, batch, client) + sum(p.square().sum() for p in params.values())
+
+
+class Weighted(FedAvg):
+    def local_loss(self, task, params, batch, client):
+        outputs = task.predict(params, batch)
+        return F.cross_entropy(outputs, batch["y"], weight=torch.arange(1.0, 11.0).to(outputs))
+
+
+class HalfAModel(FedAvg):
+    def personal_models(self, client):
+        return [dict(list(client.broadcast["params"].items())[:1])]
+
+
+class OneModel(FedAvg):
+    def personal_models(self, client):
+        return client.broadcast["params"]
+
+
+PRIVATE = {"privacy": {"name": "dp_sgd", "noise_multiplier": 1.0}}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "message"),
+    [
+        (MomentumInPlace, {}, r"MomentumInPlace.local_gradient changes client\.state in place"),
+        (StartInSelf, {}, r"StartInSelf.local_start remembers something in self\.start, .* client\.broadcast has what"),
+        (ListInSelf, {}, r"ListInSelf.client_update remembers something in self\.seen"),
+        (StateOfAnotherType, {}, r"keeps n/n in the form torch.float32 \[\], and client_init made it torch.int64 \[\]"),
+        (UpdateInPlace, {}, r"UpdateInPlace.client_update changes client\.broadcast in place"),
+        (HalvesInPlace, {}, "HalvesInPlace.server_init changes the parameters that it gets in place"),
+        (ScoresInPlace, {}, "ScoresInPlace.evaluation_params changes the server's state in place"),
+        (LossOfTheModule, {}, r"local_loss depends on the parameters that task\.module has, .* task\.predict\(params"),
+        (LossOfBoth, {}, r"local_loss depends on the parameters that task\.module has"),
+        (Weighted, PRIVATE, "The loss of Weighted is not the mean of what it is for single samples"),
+        (HalfAModel, {}, "HalfAModel.personal_models gives no parameter"),
+        (OneModel, {}, "OneModel.personal_models must give a list of models"),
+    ],
+)
+def test_what_would_train_something_else_is_refused(
+    tmp_path: Path, algorithm: Any, settings: dict[str, Any], message: str, engine: str
+) -> None:
+    with pytest.raises(BadInputError, match=message):
+        start_run(config(algorithm=algorithm, engine=engine, rounds=1, **settings), tmp_path)
+
+
+class KeepsNames(FedAvg):
+    """What is found out once, and is no number, may stay."""
+
+    names: Any = None
+
+    def local_gradient(self, grad, params, client):
+        if self.names is None:
+            self.names = list(params)
+        for name in self.names:
+            grad[name] += 0.1 * params[name]
+        return grad
+
+
+class Proximal(FedAvg):
+    def local_loss(self, task, params, batch, client):
+        apart = [(p - client.broadcast["params"][name]).square().sum() for name, p in params.items()]
+        return task.loss(params, batch) + 0.5 * sum(apart)
+
+
+@pytest.mark.parametrize(("algorithm", "settings"), [(KeepsNames, {}), (Proximal, {}), (Proximal, PRIVATE)])
+def test_what_is_right_stays_allowed(tmp_path: Path, algorithm: Any, settings: dict[str, Any]) -> None:
+    scores = [losses(tmp_path, engine, algorithm=algorithm, **settings) for engine in ENGINES]
+    np.testing.assert_allclose(*scores, rtol=1e-9)
+
+
+def losses(folder: Path, engine: str, name: str = "", **settings: Any) -> list[float]:
+    """After every round, in float64."""
+    chosen = {
+        "algorithm": "fedavg",
+        "rounds": 2,
+        "evaluation.every": 1,
+        **settings,
+        "engine": {"name": engine, "dtype": "float64"},
+    }
+    run = start_run(config(**chosen, name=f"{engine}{name}"), folder)
+    return run.rounds["loss"].to_pylist()
+
+
+class OneName(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last = nn.Linear(64, 64), nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        for layer in self.layers():
+            x = torch.tanh(layer(x))
+        return self.last(x)
+
+    def layers(self):
+        return [self.layer] * 3
+
+
+class SeveralNames(OneName):
+    def __init__(self):
+        super().__init__()
+        self.again, self.many = self.layer, nn.ModuleList([self.layer] * 2)
+
+    def layers(self):
+        return [self.again, *self.many]
+
+
+def test_a_layer_may_have_several_names(tmp_path: Path) -> None:
+    found = [
+        losses(tmp_path, engine, model.__name__, model=model) for model in (OneName, SeveralNames) for engine in ENGINES
+    ]
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-9)
+
+
+class WatchedDropout(nn.Module):
+    factor = 1.0
+
+    def __init__(self):
+        super().__init__()
+        self.drop, self.last = nn.Dropout(0.1), nn.Linear(64, 10)
+        factor = self.factor
+        self.drop.register_forward_hook(lambda layer, args, output: factor * output)
+
+    def forward(self, x):
+        return self.last(self.drop(x.flatten(1)))
+
+
+class WatchedMore(WatchedDropout):
+    factor = 3.0
+
+
+def test_hooks_of_dropout_stay(tmp_path: Path) -> None:
+    one, three = (losses(tmp_path, "reference", model.__name__, model=model) for model in (WatchedDropout, WatchedMore))
+    assert one != three
+
+
+class DrawsByNumpy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.order, self.last = torch.from_numpy(np.random.permutation(64)), nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.last(x.flatten(1)[:, self.order])
+
+
+def test_what_a_model_draws_when_it_is_made_follows_from_the_seed(tmp_path: Path) -> None:
+    before = np.random.get_state()[1].tolist()
+    first, again = (start_run(config(model=DrawsByNumpy, rounds=1, name=name), tmp_path) for name in ("one", "two"))
+    assert first.rounds["loss"].to_pylist() == again.rounds["loss"].to_pylist()
+    assert torch.equal(order_of(first), order_of(again))
+    assert np.random.get_state()[1].tolist() == before
+    other = start_run(config(model=DrawsByNumpy, rounds=1, seed=1, name="other"), tmp_path)
+    assert not torch.equal(order_of(other), order_of(first))
+
+
+def order_of(run: Any) -> torch.Tensor:
+    return fedarena.load(run.path).model().order
+
+
+NETWORK = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def the_same_network(spec):
+    return NETWORK
+
+
+def test_a_network_that_somebody_made_before_stays_as_it_is(tmp_path: Path) -> None:
+    before = {name: t.clone() for name, t in NETWORK.state_dict().items()}
+    found = []
+    for name in ("one", "two"):
+        run = start_run(config(model=the_same_network, rounds=1, name=name), tmp_path)
+        fedarena.load(run.path).model()
+        found.append(run.rounds["loss"].to_pylist())
+    assert found[0] == found[1]
+    for name, t in NETWORK.state_dict().items():
+        assert torch.equal(t, before[name])
