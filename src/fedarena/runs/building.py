@@ -36,6 +36,7 @@ from fedarena.runs.edges import prepare_edges
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import (
     at_most_scored,
+    check_digits,
     clients_to_score,
     clients_to_train,
     data_spec,
@@ -170,6 +171,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     scored_by_devices = given.devices is not None and federation.num_samples == 0
     evaluation_clients = training_clients if scored_by_devices else clients_to_score(federation, config)
     task = build_task(config, federation)
+    if given.devices is None:
+        warnings += check_digits(federation, clients_to_train(federation, []), config)
     weights = None if config.weights is None else start_from(task.module, Path(config.weights))
     warnings += [*getattr(task.module, "notes", ()), *(weights.notes if weights else ())]
     if weights is None and getattr(task.module, "expects_weights", False):

@@ -7,6 +7,7 @@ import numpy as np
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import resolve_part
+from fedarena.core.rounding import changed_by_rounding
 from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.models import MODELS, TASKS, DataSpec, InputSpec, default_model
 from fedarena.models.tasks import AUTOMATIC_TASK
@@ -16,6 +17,8 @@ from fedarena.runs.observer import Observer
 from fedarena.train import LocalTraining
 from fedarena.train.engine import IntArray, Part
 
+_FLOAT_BYTES = 4  # of numbers as models usually compute
+_CLIENTS_LOOKED_AT = 100
 _OF_CLASSES = ("classification", "multi_label", "node_classification")  # kinds of federations
 
 
@@ -96,6 +99,32 @@ def samples_to_train_on(
     per_round = in_pool if local.steps is None else local.steps * local.batch_size
     pooled = PooledFederation(federation, clients, config.seed, per_round)
     return pooled, pooled.made_up_clients(config.rounds)
+
+
+def check_digits(federation: Federation, clients: IntArray, config: RunConfig) -> list[str]:
+    """Refuses labels that differ by less than models compute with, and tells of such inputs."""
+    columns, notes = federation.columns, []
+    if config.engine.get("dtype") == "float64":
+        return []
+    looked_at = [
+        name
+        for name in ("x", "y")
+        if name in columns
+        and np.dtype(columns[name].dtype).itemsize > _FLOAT_BYTES
+        and (federation.task.kind == "regression" or (name == "x" and data_spec(federation).is_features))
+    ]
+    samples = federation.samples(clients[:_CLIENTS_LOOKED_AT], "train").columns if looked_at else {}
+    for name in looked_at:
+        if changed := changed_by_rounding(samples[name]):
+            told = (
+                f"The federation {federation.name!r} has numbers in {name!r} that differ by less than the seven digits "
+                f"that models compute with: {changed[0]!r} becomes {changed[1]!r}"
+            )
+            instead = "subtract what they have in common, or choose engine.dtype=float64"
+            if name == "y":
+                raise BadInputError(f"{told}; {instead}")
+            notes.append(f"{told} ({instead})")
+    return notes
 
 
 def clients_to_score(federation: Federation, config: RunConfig) -> IntArray:

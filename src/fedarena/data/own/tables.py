@@ -22,6 +22,7 @@ from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.data.own.labels import as_texts
 from fedarena.data.own.quotes import check_quotes
+from fedarena.data.tables.files import refuse_unsaid_utf16
 
 _ROWS_PER_PIECE = 1 << 14
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
@@ -135,6 +136,8 @@ class OwnTable:
             if self.path is None:
                 names = self._memory.column_names
             elif self._is_csv:
+                with pa.input_stream(str(self.path)) as stream:
+                    refuse_unsaid_utf16(stream.read(2), self._form.encoding, self.path)
                 with self._open_csv([]) as reader:
                     names = reader.schema.names
             elif self._ending in _PARQUET:
@@ -196,7 +199,12 @@ class OwnTable:
     def _check_quotes(self) -> None:
         if not self._are_quotes_checked:
             with self._text() as file:
-                check_quotes(file, self._delimiter, str(self.path), self._form.line_breaks)
+                try:
+                    check_quotes(file, self._delimiter, str(self.path), self._form.line_breaks)
+                except UnicodeError:
+                    raise BadInputError(
+                        f"{self.path} is not text in {self._form.encoding}; say which encoding it has, such as latin1"
+                    ) from None
             self._are_quotes_checked = True
 
     def _begins_with_names(self) -> bool:

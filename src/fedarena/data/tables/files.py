@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -209,10 +210,17 @@ def _not_in(encoding: str, path: Path, error: Exception) -> BadInputError:
     return BadInputError(f"{path} is not text in {encoding}; say which encoding it has, such as latin1 or cp1252.")
 
 
+def refuse_unsaid_utf16(start: bytes, encoding: str, path: Path) -> None:
+    """Raises if a file begins as text in UTF-16 does, of which nobody said that it is."""
+    if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and "16" not in encoding:
+        raise BadInputError(f"{path} is text in UTF-16, as some programs save tables; say so (encoding: utf16).")
+
+
 def _start(path: Path, encoding: str) -> str:
     """How a file begins."""
     with pa.input_stream(path, compression="detect") as stream:
         start = stream.read(_HEAD_BYTES)
+    refuse_unsaid_utf16(bytes(start[:2]), encoding, path)
     # A character that is cut in two at the end does not matter, and one that is wrong is found when all is read.
     text = bytes(start).decode(_python_encoding(encoding), errors="replace")
     if not text.strip():

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
+from fedarena.core.rounding import changed_by_rounding
 from fedarena.data.class_labels import MOST_LABELS, LabelValue, sorted_classes
 from fedarena.data.store.schema import AnyArray, ColumnSpec, IntArray, TaskSpec
 from fedarena.data.tables.label_vectors import LabelVectors, read_vectors
@@ -144,13 +145,23 @@ def _of_vectors(name: str, vectors: LabelVectors) -> Labels:
     missing = vectors.missing
     names = tuple(f"{name}[{place}]" for place in range(vectors.numbers.shape[1]))
     if vectors.kind == "numbers":
-        with np.errstate(over="ignore"):
-            return Labels("regression", vectors.numbers.astype(np.float32), missing, name, names)
+        return Labels("regression", _rounded(name, vectors.numbers), missing, name, names)
     hot = np.nan_to_num(vectors.numbers)
     if vectors.kind == "multi_hot":
         return Labels("multi_label", hot.astype(np.uint8), missing, name, names, True)
     classes = np.where(missing, np.nan, hot.argmax(axis=1))
     return _single(name, Numbers(classes), "classification")
+
+
+def _rounded(name: str, numbers: AnyArray) -> AnyArray:
+    """Labels as models compare with them; refused where that would make different ones the same."""
+    if changed := changed_by_rounding(numbers):
+        raise BadInputError(
+            f"The label {quoted(name)} holds numbers that differ by less than the seven digits that labels keep: "
+            f"{changed[0]!r} would become {changed[1]!r}; subtract what they have in common before."
+        )
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float32)
 
 
 def _check_kind(task: TableTask, found: TableTask, why: str) -> None:
@@ -169,8 +180,7 @@ def _single(name: str, values: Values, task: TableTask) -> Labels:
     if task == "auto":
         task = "classification" if values.are_booleans else _told_from(name, distinct, values.exact)
     if task == "regression":
-        with np.errstate(over="ignore"):
-            return Labels("regression", numbers.astype(np.float32), missing, name)
+        return Labels("regression", _rounded(name, numbers), missing, name)
     if values.exact is not None:
         return _classes(name, list(values.exact.words), values.exact.codes, missing)
     places = np.full(len(numbers), -1, dtype=np.int64)
@@ -218,8 +228,7 @@ def _several(table: RawTable, names: Sequence[str], task: TableTask, marks: Miss
             f"{len(names)} label columns make a task of the kind multi_label or regression, not {task}."
         )
     if task == "regression" or (task == "auto" and not are_marks):
-        with np.errstate(over="ignore"):
-            return Labels("regression", numbers.astype(np.float32), missing, first_missing, tuple(names), True)
+        return Labels("regression", _rounded(names[0], numbers), missing, first_missing, tuple(names), True)
     if not are_marks:
         raise BadInputError("A multi_label task of several columns has a 0 or a 1 in each.")
     return Labels("multi_label", np.nan_to_num(numbers).astype(np.uint8), missing, first_missing, tuple(names), True)
