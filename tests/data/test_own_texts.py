@@ -269,10 +269,10 @@ def test_ids_and_labels_may_be_numbers() -> None:
 def test_other_encodings(tmp_path: Path) -> None:
     (tmp_path / "said.csv").write_bytes("who,text,y\na,déjà,0\nb,vu,1\n".encode("cp1252"))
     options = {"client": "who", "text": "text", "label": "y"}
-    with pytest.raises(BadInputError, match="cannot be read"):
+    with pytest.raises(BadInputError, match="is not text in utf8; say which encoding"):
         from_texts(tmp_path / "said.csv", **options)
     assert "déjà" in from_texts(tmp_path / "said.csv", **options, encoding="cp1252", train_fraction=1).task.token_names
-    with pytest.raises(BadInputError, match="cannot be read"):
+    with pytest.raises(BadInputError, match="is not text in utf8; say which encoding"):
         from_texts(tmp_path / "said.csv", **options, encoding="klingon")
 
 
@@ -412,7 +412,7 @@ def test_wrong_options_get_a_sentence(options: dict[str, Any], words: str) -> No
         ("a.csv", b"who,text\na,b,c\n", "cannot be read"),
         ("a.csv", b"who,who,text\na,b,c\n", "two columns called 'who'"),
         ("a.csv", b"who,text\n", "has no rows"),
-        ("a.csv", b"who,text\na,\xff\xfe\n", "cannot be read"),
+        ("a.csv", b"who,text\na,\xff\xfe\n", "is not text in utf8"),
         ("a.parquet", b"no", "cannot be read"),
         ("a.jsonl", b'{"who": "a", "text": "b"}\n[1]\n', "line 2 must be a JSON object"),
         ("a.jsonl", b'{"who": "a", "text": 5}\n', "holds int64 values instead of texts"),

@@ -87,6 +87,10 @@ def _kind(picture: Image, where: str) -> str:
         return "grey with transparency" if is_transparent or mode.upper() == "LA" else "grey"
     if mode.startswith("I;16") or (mode == "I" and picture.format == "PNG"):
         return "grey of 16 bits"
+    if mode.startswith("RGB") and any(";16" in str(tile) for tile in getattr(picture, "tile", ())):
+        raise BadInputError(
+            f"{where} has colours of 16 bits, of which 8 would be left; save it with 8 bits, or as .npy."
+        )
     if mode in ("P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "LAB", "HSV"):
         return "rgba" if is_transparent or mode.upper() in ("PA", "RGBA") else "rgb"
     raise BadInputError(

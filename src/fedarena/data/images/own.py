@@ -33,6 +33,7 @@ from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
 from fedarena.data.own.tables import OwnTable, TextForm, without_missing
 from fedarena.data.own.who import Partition, clients_of
 from fedarena.data.own.writing import write_samples
+from fedarena.data.raw.folders import left_out_note
 from fedarena.data.raw.images import need_pillow
 from fedarena.data.raw.trees import open_tree
 from fedarena.data.registry import Progress, state_of
@@ -56,6 +57,7 @@ class PictureRows:
     where: str  # for sentences
     options: Mapping[str, Any]  # to be recorded
     label_names: tuple[str, ...] | None = None  # where classes have an order of their own
+    notes: tuple[str, ...] = ()  # what was done to them, in sentences
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,9 @@ def _in_tree(place: Path, pattern: str | None, opened: ExitStack) -> PictureRows
         raise BadInputError(f"pattern is {pattern!r}, but without a field {{label}} there is nothing to learn.")
     columns = {field: pa.array(values, pa.string()) for field, values in names.read_all(tree.names, place).items()}
     options = {"data": str(place.absolute()), "pattern": pattern}
-    return PictureRows(PicturesInTree(tree), columns, [str(place.absolute()), *state_of(place)], str(place), options)
+    state = [str(place.absolute()), *state_of(place)]
+    notes = left_out_note(tree.others, "picture that is read here")
+    return PictureRows(PicturesInTree(tree), columns, state, str(place), options, notes=notes)
 
 
 def _in_list(pictures: Any, known: Mapping[str, Any], folder: Path | str | None) -> PictureRows:
@@ -278,6 +282,7 @@ def write_pictures(rows: PictureRows, options: PictureOptions, name: str, place:
             load,
             lambda done: target.progress(_LOOKING + (1 - _LOOKING) * done, "Writing"),
             rows.pictures.where,
+            rows.notes,
         )
 
     return build_once("images", {**rows.options, **options.recorded}, rows.state, name, place, build)

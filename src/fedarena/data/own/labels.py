@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedarena.core.errors import BadInputError
-from fedarena.data.class_labels import MOST_LABELS, sorted_classes
+from fedarena.data.class_labels import MOST_LABELS, as_number, sorted_classes
 from fedarena.data.store.schema import IntArray
 from fedarena.data.tables.values import NA_TEXTS
 
@@ -56,6 +56,13 @@ class LabelClasses:
     def of(cls, labels: Iterable[str], what: str) -> LabelClasses:
         """The classes of labels: numbers by their value, equal ones being one class, and all else by the alphabet."""
         distinct = sorted(set(labels))
+        numbers = [as_number(label) for label in distinct]
+        broken = [label for label, number in zip(distinct, numbers, strict=True) if number is not None and number % 1]
+        if broken and None not in numbers:
+            raise BadInputError(
+                f"{what} holds {broken[0]}, but numbers that stand for classes must be whole; if they are classes all "
+                "the same, write them as words."
+            )
         found = sorted_classes(distinct, what)
         if found.classes > MOST_LABELS:
             raise BadInputError(f"{what} holds more than {MOST_LABELS:,} different labels, which cannot be classes.")

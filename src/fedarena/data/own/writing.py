@@ -25,17 +25,19 @@ def write_samples(
     load: Callable[[int], AnyArray | bytes],
     progress: Callable[[float], None],
     where: Callable[[int], str] = str,
+    notes: Sequence[str] = (),
 ) -> None:
     """Writes a classification federation; `load` gives the input of the sample with a number.
 
-    That is an array, or the bytes of a file if `x` is encoded; `where` names the sample in sentences.
+    That is an array, or the bytes of a file if `x` is encoded; `where` names the sample in sentences, and `notes` say
+    what was done to samples.
     """
     task = TaskSpec(kind="classification", classes=len(samples.label_names), label_names=samples.label_names)
     build.path.parent.mkdir(parents=True, exist_ok=True)
     sizes = arranged.counts.sum(axis=1)
     starts = np.cumsum(sizes) - sizes
     done = 0
-    with build.writer(task=task, columns={"x": x, "y": ColumnSpec(dtype="int64")}) as writer:
+    with build.writer(task=task, columns={"x": x, "y": ColumnSpec(dtype="int64")}, notes=notes) as writer:
         for first, last in _blocks(sizes.tolist(), x.bytes_per_sample):
             rows = arranged.rows[starts[first] : starts[first] + sizes[first:last].sum()]
             with tempfile.TemporaryFile(dir=build.path.parent) as file:

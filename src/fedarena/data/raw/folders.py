@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 from fedarena.core.errors import BadInputError
+
+_ENDINGS_SHOWN = 5
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -30,6 +33,22 @@ def files_below(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
                 waiting.append((entry.path, f"{prefix}{entry.name}/", above | {(seen.st_dev, seen.st_ino)}))
             elif entry.is_file():
                 yield prefix + entry.name, entry
+
+
+def left_out_note(others: Counter[str], what: str) -> tuple[str, ...]:
+    """A sentence about files that were not read, by their endings; none if there are none."""
+    if not others:
+        return ()
+    frequent = sorted(others, key=lambda ending: (-others[ending], ending))[:_ENDINGS_SHOWN]
+    shown = [f"{ending or 'without an ending'} ({others[ending]:,})" for ending in frequent]
+    more = ", …" if len(others) > _ENDINGS_SHOWN else ""
+    total = others.total()
+    return (f"{total:,} {'file is' if total == 1 else 'files are'} no {what} and left out: {', '.join(shown)}{more}.",)
+
+
+def ending_of(name: str) -> str:
+    """What says how a file is written, in small letters."""
+    return os.path.splitext(name)[1].lower()
 
 
 def is_hidden(name: str) -> bool:

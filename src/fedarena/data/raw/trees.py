@@ -12,6 +12,7 @@ import struct
 import zlib
 from abc import ABC, abstractmethod
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import MAX_FILE_BYTES
-from fedarena.data.raw.folders import files_below, refuse
+from fedarena.data.raw.folders import ending_of, files_below, is_hidden, refuse
 from fedarena.data.store.schema import AnyArray, IntArray
 
 _END = struct.Struct("<4s4H2LH")  # where the table of contents is; at the end of the archive, followed by a comment
@@ -45,6 +46,7 @@ class RawTree(ABC):
 
     path: Path
     names: list[str]
+    others: Counter[str]  # how many more files there are of which ending
 
     @abstractmethod
     def read(self, index: int) -> bytes:
@@ -77,9 +79,12 @@ class _Folder(RawTree):
     def __init__(self, path: Path, wanted: Pattern[str], progress: Report):
         self.path = path
         self.names = []
+        self.others = Counter()
         for number, (name, _) in enumerate(files_below(path)):
             if wanted.search(name):
                 self.names.append(name)
+            else:
+                self.others[ending_of(name)] += 1
             if number % _FILES_PER_REPORT == 0:
                 progress(0.0)  # nobody knows how many there are
         self.names.sort()
@@ -109,10 +114,13 @@ class _Archive(RawTree):
             refuse(error)
         try:
             names, members = [], array("Q")
+            self.others = Counter()
             for name, member in _contents(self._file, path, progress):
                 if wanted.search(name):
                     names.append(name)
                     members.extend(member)
+                elif not name.endswith("/") and not is_hidden(name):
+                    self.others[ending_of(name)] += 1
         except BaseException:
             self._file.close()
             raise

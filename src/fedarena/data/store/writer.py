@@ -209,6 +209,11 @@ class FederationWriter:
             if spec.encoding is not None:
                 lengths[name] = _number_of_files(values[name], name, where, spec)
                 continue
+            if np.ma.is_masked(values[name]):
+                raise BadInputError(
+                    f"Column {name!r} of {where} has masked values, which are missing; fill them in, or leave their "
+                    "samples out."
+                )
             found = np.asarray(values[name])
             if found.dtype != np.dtype(spec.dtype) or found.ndim == 0 or found.shape[1:] != spec.shape:
                 raise BadInputError(

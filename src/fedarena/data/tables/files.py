@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ import pyarrow.parquet
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.outside_text import harmless, quoted
 from fedarena.data.class_labels import as_number
+from fedarena.data.raw.folders import ending_of, files_below, left_out_note
 from fedarena.data.tables.arff import is_arff, read_arff
 from fedarena.data.tables.raw_table import COMPRESSED, Columns, named, records
 
@@ -44,12 +46,14 @@ class TextForm:
     multiline: bool = False  # whether values in quotation marks may go on over several lines
 
 
-def files_in(folder: Path) -> list[Path]:
-    """The tables in a folder, by name."""
+def files_in(folder: Path) -> tuple[list[Path], tuple[str, ...]]:
+    """The tables in a folder, by name, and a sentence about other files in it and below."""
     known = [path for path in sorted(folder.iterdir()) if path.is_file() and _kind(path) is not None]
     if not known:
         raise BadInputError(f"{folder} has no tables: files that end in {_endings()}.")
-    return known
+    names = {path.name for path in known}
+    others = Counter(ending_of(name) for name, _ in files_below(folder) if name not in names)
+    return known, left_out_note(others, "table of this folder")
 
 
 def read_file(path: Path, form: TextForm) -> Columns:

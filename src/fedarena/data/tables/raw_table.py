@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 from numbers import Number as NumberType
 from pathlib import Path
@@ -21,6 +21,7 @@ from fedarena.core.registry import nearest
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")  # endings of files
 Columns = dict[str, pa.ChunkedArray]
 ReadFile = Callable[[Path], Columns]
+FilesIn = Callable[[Path], tuple[list[Path], tuple[str, ...]]]  # of a folder, and what of it is left out
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class RawTable:
     columns: Columns
     pieces: tuple[tuple[str | None, int], ...]
     are_files: bool = False  # so that names may begin with what only says that they belong together
+    notes: tuple[str, ...] = ()  # what of it was not read, in sentences
 
     @property
     def piece_names(self) -> tuple[str, ...]:
@@ -59,15 +61,15 @@ class RawTable:
         return f"row {number:,}" if name is None or len(self.pieces) == 1 else f"row {number:,} of {name}"
 
 
-def gather(table: Any, read_file: ReadFile, files_in: Callable[[Path], list[Path]], index_names: set[str]) -> RawTable:
+def gather(table: Any, read_file: ReadFile, files_in: FilesIn, index_names: set[str]) -> RawTable:
     """Whatever is a table, or several: a file, a folder or a list of files, a mapping of names to tables, an object.
 
     `index_names` are those columns that may also be in the index of a data frame.
     """
     if isinstance(table, str | os.PathLike):
         path = Path(table).expanduser()
-        paths = files_in(path) if path.is_dir() else [path]
-        return _together([(stem(file), read_file(file)) for file in paths], are_files=True)
+        paths, notes = files_in(path) if path.is_dir() else ([path], ())
+        return replace(_together([(stem(file), read_file(file)) for file in paths], are_files=True), notes=notes)
     if isinstance(table, Mapping) and table and all(_is_table(value) for value in table.values()):
         return _together([(str(name), _columns_of(value, read_file, index_names)) for name, value in table.items()])
     if isinstance(table, list | tuple) and table and all(isinstance(value, str | os.PathLike) for value in table):

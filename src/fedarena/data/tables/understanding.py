@@ -99,7 +99,13 @@ def understand(
     if len(training.rows) == 0:
         raise BadInputError("No sample is for training; the table must be divided in another way.")
     features = FeatureTable(list(_features(inputs, options, training, where)), options.categories, where)
-    notes = [*_index_notes(table, options), *_blank_notes(table, options), *notes, *_notes(inputs, options, rows)]
+    notes = [
+        *table.notes,
+        *_index_notes(table, options),
+        *_blank_notes(table, options),
+        *notes,
+        *_notes(inputs, options, rows),
+    ]
     return UnderstoodTable(
         divided,
         features,

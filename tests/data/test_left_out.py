@@ -1,0 +1,96 @@
+"""Files and values that would be left out, or become something else, without a word."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedarena import from_images, from_table, from_texts
+from fedarena.core.errors import BadInputError
+from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
+
+pillow = pytest.importorskip("PIL.Image")
+
+
+def pictures(folder: Path) -> Path:
+    for client in "ab":
+        for label in "01":
+            for number in range(3):
+                path = folder / client / label / f"{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                pillow.fromarray(np.full((4, 4), 40 * number, np.uint8)).save(path)
+    return folder
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["folder", "archive"])
+def test_pictures_of_other_endings_are_told(tmp_path: Path, packed: bool) -> None:
+    folder = pictures(tmp_path / "pictures")
+    for name in ("c/0/1.jfif", "c/0/2.jfif", "a/0/9.jp2", "notes", ".DS_Store"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"something")
+    place = folder
+    if packed:
+        place = tmp_path / "pictures.zip"
+        with zipfile.ZipFile(place, "w") as archive:
+            for path in sorted(folder.rglob("*")):
+                archive.write(path, path.relative_to(folder))
+    own = from_images(place, pattern="{client}/{label}", path=tmp_path / "store")
+    told = "4 files are no picture that is read here and left out: .jfif (2), without an ending (1), .jp2 (1)."
+    assert told in own.notes
+    alone = from_images(pictures(tmp_path / "alone"), pattern="{client}/{label}", path=tmp_path / "alone_store")
+    assert alone.notes == ()
+
+
+def test_files_of_a_folder_that_are_no_tables_are_told(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.CSV"):
+        (tmp_path / name).write_text("x,y\n" + "\n".join(f"{row},{row % 2}" for row in range(8)))
+    assert not any("left out" in note for note in from_table(tmp_path, label="y").notes)
+    (tmp_path / "below").mkdir()
+    for name in ("c.xlsx", "below/d.csv"):
+        (tmp_path / name).write_text("x,y\n1,2\n")
+    assert any(
+        "2 files are no table of this folder and left out: " in note for note in from_table(tmp_path, label="y").notes
+    )
+
+
+def png_of_16_bits(path: Path) -> None:
+    """Colours, which Pillow cannot write."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    rows = b"".join(b"\0" + struct.pack(">12H", *range(12)) for _ in range(4))
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def test_colours_of_16_bits_are_refused(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "pictures")
+    png_of_16_bits(folder / "a" / "0" / "9.png")
+    with pytest.raises(BadInputError, match=r"9\.png.* has colours of 16 bits, of which 8 would be left"):
+        from_images(folder, pattern="{client}/{label}", path=tmp_path / "store")
+
+
+def test_broken_numbers_are_no_classes_of_texts(tmp_path: Path) -> None:
+    table = tmp_path / "texts.csv"
+    table.write_text("c,t,y\n" + "\n".join(f"a{row % 3},some words {row},{row / 2}" for row in range(12)))
+    with pytest.raises(BadInputError, match=r"holds 0\.5, but numbers that stand for classes must be whole"):
+        from_texts(table, client="c", text="t", label="y", path=tmp_path / "store")
+    table.write_text("c,t,y\n" + "\n".join(f"a{row % 3},some words {row},{float(row % 2)}" for row in range(12)))
+    assert from_texts(table, client="c", text="t", label="y", path=tmp_path / "store").task.classes == 2
+
+
+def test_masked_values_are_refused(tmp_path: Path) -> None:
+    task = TaskSpec(kind="classification", classes=2)
+    columns = {"x": ColumnSpec(dtype="float32", shape=(2,)), "y": ColumnSpec(dtype="int64")}
+    x = np.ma.masked_array(np.ones((4, 2), np.float32), [[False, True]] * 4)
+    with (
+        pytest.raises(BadInputError, match=r"Column 'x' of .* has masked values, which are missing"),
+        FederationWriter(tmp_path / "store", name="own", task=task, columns=columns) as writer,
+    ):
+        writer.add_client("a", train={"x": x, "y": np.zeros(4, np.int64)})
