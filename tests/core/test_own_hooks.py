@@ -261,3 +261,34 @@ def test_a_network_that_somebody_made_before_stays_as_it_is(tmp_path: Path) -> N
     assert found[0] == found[1]
     for name, t in NETWORK.state_dict().items():
         assert torch.equal(t, before[name])
+
+
+class Cumulative(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.last(x.flatten(1).cumsum(0))
+
+
+class BySize(Cumulative):
+    def forward(self, x):
+        return self.last(x.flatten(1)) * len(x) ** 0.5
+
+
+class SamplesAsTime(Cumulative):
+    """Without batch_first, a batch is taken for a sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(64, 64)
+
+    def forward(self, x):
+        return self.last(self.layer(x.flatten(1))[0])
+
+
+@pytest.mark.parametrize("model", [Cumulative, BySize, SamplesAsTime])
+def test_models_that_look_at_other_samples_are_refused(tmp_path: Path, model: Any) -> None:
+    with pytest.raises(BadInputError, match="for a sample depends on the other samples in the batch"):
+        start_run(config(model=model, rounds=1), tmp_path)

@@ -224,6 +224,7 @@ def factor(): return RATE
 class Typed(FedAvg):
     def server_step(self, state, mean_update, round):
         return super().server_step(state, mean_update, round * factor())
+    def other(self): return self.UNUSED
 """
     first = fingerprints(cell)
     assert set(first) == {"__main__:Typed", "__main__:factor"}

@@ -310,7 +310,7 @@ def _add_definition(name: str, definition: Any, found: OwnSource) -> None:
             found.unknown.append(key)
             continue
         there = {} if home is None else vars(home)
-        names = [*(name for code in _codes_of(value) for name in code.co_names), *_names_around(text)]
+        names = [*(name for code in _codes_of(value) for name in _names_read(code)), *_names_around(text)]
         used = dict.fromkeys(name for name in names if name in there)
         constants = {name: there[name] for name in sorted(used) if _is_plain(there[name])}
         content = f"{text}{constants}"
@@ -363,8 +363,12 @@ def _names_around(text: str) -> Iterator[str]:
     except (SyntaxError, ValueError):  # of a class in a notebook not all is known; a lambda is a piece of a line
         return
     for one in (code, *_code_in(code)):
-        read = (str(step.argval) for step in dis.get_instructions(one) if step.opname in _READ_A_NAME)
-        yield from (name for name in read if name[:2] != "__")
+        yield from (name for name in _names_read(one) if name[:2] != "__")
+
+
+def _names_read(code: CodeType) -> Iterator[str]:
+    """What is looked up among global names; attributes, which may be called the same, are not."""
+    return (str(step.argval) for step in dis.get_instructions(code) if step.opname in _READ_A_NAME)
 
 
 class _Walk:
