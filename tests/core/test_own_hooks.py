@@ -15,7 +15,9 @@ from torch.nn import functional as F
 import fedarena
 from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
+from fedarena.metrics import Mean, MetricInfo
 from fedarena.runs.run import start_run
+from fedarena.simulate.schedules import Schedule
 
 ENGINES = ("reference", "cohort")
 
@@ -292,3 +294,60 @@ class SamplesAsTime(Cumulative):
 def test_models_that_look_at_other_samples_are_refused(tmp_path: Path, model: Any) -> None:
     with pytest.raises(BadInputError, match="for a sample depends on the other samples in the batch"):
         start_run(config(model=model, rounds=1), tmp_path)
+
+
+class Forgetful(Schedule):
+    now = 1.0
+
+    def scale(self, round):
+        self.now *= 0.5
+        return self.now
+
+
+class ByChance(Schedule):
+    def scale(self, round):
+        return float(np.random.rand())
+
+
+class Backwards(Schedule):
+    def scale(self, round):
+        return 1.0 - round
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (Forgetful, "The schedule Forgetful gives 0.5 for round 1, and .* when it is asked again"),
+        (ByChance, "The schedule ByChance gives .* when it is asked again"),
+        (Backwards, "The schedule Backwards must give a number from 0 on, not -1.0"),
+    ],
+)
+def test_schedules_that_remember_draw_or_go_backwards_are_refused(tmp_path: Path, schedule: Any, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        start_run(config(client_lr_schedule=schedule, rounds=1), tmp_path)
+
+
+class Guesses(Mean):
+    info = MetricInfo("guesses", "guesses")
+
+    def each(self, outputs, labels):
+        return torch.rand(len(outputs))
+
+
+class ClearsOutputs(Mean):
+    info = MetricInfo("cleared", "cleared")
+
+    def each(self, outputs, labels):
+        return outputs.zero_().sum(1)
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        (Guesses, "The metric Guesses draws random numbers"),
+        (ClearsOutputs, "ClearsOutputs changes what the model puts"),
+    ],
+)
+def test_metrics_that_draw_or_change_outputs_are_refused(tmp_path: Path, metric: Any, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        start_run(config(task={"name": "classification", "metrics": ["accuracy", metric]}, rounds=1), tmp_path)

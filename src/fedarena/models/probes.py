@@ -75,6 +75,7 @@ def check_scores_apart(task: Task) -> None:
                 found.append((outputs, task.measure(params, batch)))
         with seeded(1):
             drawn_anew = task.predict(params, one)
+            measured_anew = task.measure(params, one)
         with seeded(0):
             turned_round = task.predict(params, {name: values.flip(0) for name, values in one.items()}).flip(0)
         with seeded(0):
@@ -104,12 +105,31 @@ def check_scores_apart(task: Task) -> None:
             raise BadInputError(
                 f"{_of(task, name)} must give a state for each of {_SAMPLES} samples, but gave one of shape {shape}"
             )
+        if not _same(states, measured_anew[name]):
+            raise BadInputError(
+                f"{_of(task, name)} draws random numbers, so a score would depend on what was scored before it; what "
+                "is measured must follow from outputs and labels"
+            )
         if not _same_first(states, found[1][1][name]):
             raise BadInputError(
                 f"{_of(task, name)} gives a sample a state that depends on the other samples in the batch, so no "
                 "client could be scored by itself; states are added up over samples for you"
             )
+    _check_nothing_is_changed(task, outputs, one)
     _check_values(task, found[0][1])
+
+
+def _check_nothing_is_changed(task: Task, outputs: torch.Tensor, batch: Tensors) -> None:
+    """Refuses a metric that changes in place what others see as well."""
+    for metric in task.metrics:
+        seen = outputs.clone()
+        with torch.no_grad():
+            task.assess(seen, {name: values.clone() for name, values in batch.items()}, [metric])
+        if not _same(seen, outputs):
+            raise BadInputError(
+                f"The metric {type(metric).__name__} changes what the model puts out in place, which other metrics see "
+                "as well; make a new tensor instead"
+            )
 
 
 def _check_values(task: Task, measured: Tensors) -> None:
@@ -149,8 +169,12 @@ def _drawn(task: Task) -> Tensors:
         return {name: p.detach() + 0.1 * torch.randn_like(p) for name, p in task.module.named_parameters()}
 
 
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+
+
 def _same_first(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(torch.nan_to_num(one[:1]), torch.nan_to_num(other[:1]))
+    return _same(one[:1], other[:1])
 
 
 def _nearly_same(one: torch.Tensor, other: torch.Tensor) -> bool:

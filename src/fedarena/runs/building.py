@@ -56,7 +56,7 @@ from fedarena.simulate import (
 )
 from fedarena.simulate.edges import EDGES, Edges
 from fedarena.simulate.policies import POLICIES, POLICY_GROUP, Policy
-from fedarena.simulate.schedules import SCHEDULES, Schedule
+from fedarena.simulate.schedules import SCHEDULES, Schedule, check_schedule
 from fedarena.simulate.secure_aggregation import SECURE_AGGREGATIONS, SecureAggregation
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import (
@@ -428,6 +428,7 @@ def _make_schedule(settings: dict[str, Any], horizon: int) -> Schedule | None:
         return None
     schedule = make_part(SCHEDULES, settings, Schedule, "a schedule")
     schedule.prepare(horizon)
+    check_schedule(schedule)
     return schedule
 
 

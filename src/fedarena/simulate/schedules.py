@@ -22,6 +22,24 @@ class Schedule:
         raise NotImplementedError
 
 
+def check_schedule(schedule: Schedule) -> None:
+    """Refuses factors that are no numbers from 0 on, or that depend on which rounds were asked for before.
+
+    A resumed run asks for other rounds than one that was never interrupted.
+    """
+    rounds = sorted({1, 2, 3, max(schedule.horizon, 1)})
+    forwards, backwards = ([schedule.scale(round) for round in order] for order in (rounds, rounds[::-1]))
+    name = type(schedule).__name__
+    for round, factor, again in zip(rounds, forwards, backwards[::-1], strict=True):
+        if not isinstance(factor, (int, float)) or not math.isfinite(factor) or factor < 0:
+            raise BadInputError(f"The schedule {name} must give a number from 0 on, not {factor!r:.40} (round {round})")
+        if factor != again:
+            raise BadInputError(
+                f"The schedule {name} gives {factor!r} for round {round}, and {again!r} when it is asked again: it "
+                "must follow from the round alone, since a resumed run asks for other rounds"
+            )
+
+
 SCHEDULES: Registry[type[Schedule]] = Registry("schedule", base=Schedule)
 
 
