@@ -351,3 +351,45 @@ class ClearsOutputs(Mean):
 def test_metrics_that_draw_or_change_outputs_are_refused(tmp_path: Path, metric: Any, message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         start_run(config(task={"name": "classification", "metrics": ["accuracy", metric]}, rounds=1), tmp_path)
+
+
+class OnlyAnUpdate(FedAvg):
+    def client_update(self, params, client, work):
+        return super().client_update(params, client, work)[0]
+
+
+class WithoutGroups(FedAvg):
+    def client_update(self, params, client, work):
+        return params, client.state
+
+
+class LeavesOneOut(FedAvg):
+    def client_update(self, params, client, work):
+        update, state = super().client_update(params, client, work)
+        return {"params": dict(list(update["params"].items())[1:])}, state
+
+
+class TakesAClass(nn.Module):
+    def __init__(self, *, act: Any = nn.ReLU):
+        super().__init__()
+        self.last = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), act())
+
+    def forward(self, x):
+        return self.last(x)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"algorithm": OnlyAnUpdate}, "OnlyAnUpdate.client_update must give an update and what the client keeps"),
+        ({"algorithm": WithoutGroups}, "WithoutGroups.client_update must give an update and what the client keeps"),
+        (
+            {"algorithm": LeavesOneOut},
+            "The mean update has no parameter '.*': an algorithm whose clients leave some",
+        ),
+        ({"model": TakesAClass}, r"model\.act of the .* is <class .*ReLU'>, which no configuration can hold"),
+    ],
+)
+def test_what_ended_in_a_traceback_gets_a_sentence(tmp_path: Path, parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        start_run(config(**{"algorithm": "fedavg", "rounds": 1, **parts}), tmp_path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fedarena.algorithms.checks import check_positive
 from fedarena.algorithms.registry import ALGORITHMS
+from fedarena.core.errors import BadInputError
 from fedarena.train import Algorithm, Groups
 
 
@@ -22,5 +23,10 @@ class FedAvg(Algorithm):
     def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
         """Adds the mean update to the parameters."""
         update = mean_update["params"]
+        if missing := next((name for name in state["params"] if name not in update), None):
+            raise BadInputError(
+                f"The mean update has no parameter {missing!r}: an algorithm whose clients leave some out has a "
+                "server_step of its own, and transforms and aggregators give on all that they get"
+            )
         params = {name: p + self.server_lr * update[name] for name, p in state["params"].items()}
         return {**state, "params": params}

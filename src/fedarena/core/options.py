@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import PydanticSerializationError
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.limits import MOST
@@ -103,9 +104,18 @@ def resolve_options(part: Callable[..., Any], options: dict[str, Any], where: st
         if key in options
     }
     try:
-        resolved = model(**{**options, **nested}).model_dump(mode="json")  # plain lists and numbers, as in a file
+        complete = model(**{**options, **nested})
     except ValidationError as error:
         raise BadInputError(explain(error, where)) from None
+    resolved: dict[str, Any] = {}
+    for key in model.model_fields:  # plain lists and numbers, as in a file
+        try:
+            resolved |= complete.model_dump(mode="json", include={key})
+        except PydanticSerializationError:
+            raise BadInputError(
+                f"{where}.{key} of the {what} is {getattr(complete, key)!r:.60}, which no configuration can hold; let "
+                "the option be a number, a text, true, false, or a list of such, and make of it what you need"
+            ) from None
     refuse_booleans(options, resolved, where)
     _check_countable(resolved, where)
     for key, choice in choices.items():

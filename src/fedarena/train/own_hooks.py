@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -115,9 +115,13 @@ class _Trial:
                 return corrected_gradient(algorithm, {name: g.clone() for name, g in grad.items()}, start, client)
 
             self._tried("local_gradient", corrected, seen)
-            update, kept = self._tried(
-                "client_update", lambda: algorithm.client_update(start, client, Work(2, 1, 2)), seen
+            sent = self._tried("client_update", lambda: algorithm.client_update(start, client, Work(2, 1, 2)), seen)
+        if not isinstance(sent, tuple) or len(sent) != 2 or not all(_are_groups(groups) for groups in sent):
+            raise BadInputError(
+                f"{name}.client_update must give an update and what the client keeps, both groups of tensors, such as "
+                f'return {{"params": update}}, client.state; it gives {sent!r:.60}'
             )
+        update, kept = sent
         if (after := _forms(kept)) != (before := _forms(state)):
             changed = next(name for name in {**before, **after} if before.get(name) != after.get(name))
             raise BadInputError(
@@ -243,6 +247,10 @@ def _unchanged(who: str, given: dict[str, Any]) -> Iterator[None]:
                 f"{who} changes {word} in place, which others use as well; make new tensors and dictionaries instead "
                 "(a + b, and not a += b)"
             )
+
+
+def _are_groups(found: Any) -> bool:
+    return isinstance(found, Mapping) and all(isinstance(group, Mapping) for group in found.values())
 
 
 def _same(one: Any, other: Any) -> bool:
