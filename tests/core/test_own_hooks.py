@@ -18,6 +18,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.metrics import Mean, MetricInfo
 from fedarena.runs.run import start_run
 from fedarena.simulate.schedules import Schedule
+from fedarena.transforms.aggregators.multi_krum import MultiKrum
 
 ENGINES = ("reference", "cohort")
 
@@ -393,3 +394,49 @@ class TakesAClass(nn.Module):
 def test_what_ended_in_a_traceback_gets_a_sentence(tmp_path: Path, parts: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         start_run(config(**{"algorithm": "fedavg", "rounds": 1, **parts}), tmp_path)
+
+
+class Lazy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.LazyLinear(10)
+
+    def forward(self, x):
+        return self.last(x.flatten(1))
+
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+        self.register_buffer("turn", torch.exp(1j * torch.arange(64.0)))
+
+    def forward(self, x):
+        return self.last((x.flatten(1) * self.turn).real)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"), [(Lazy, "'last.weight', of which nobody knows the shape"), (Complex, "'turn' of complex num")]
+)
+def test_models_with_tensors_that_engines_cannot_keep_are_refused(tmp_path: Path, model: Any, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        start_run(config(model=model, rounds=1), tmp_path)
+
+
+class WeighsNothing(MultiKrum):
+    def weigh(self, updates):
+        return np.full(len(updates), np.nan)
+
+
+def test_a_defence_that_weighs_by_no_numbers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="weigh must give a number from 0 on for each of 10 clients"):
+        start_run(config(aggregator=WeighsNothing, rounds=1, cohort=10, algorithm="fedavg"), tmp_path)
+
+
+class OwnBeginning(FedAvg):
+    def __init__(self, *, mu: float = 0.1):
+        self.mu = mu
+
+
+def test_an_algorithm_may_forget_the_beginning_of_what_it_extends(tmp_path: Path) -> None:
+    assert start_run(config(algorithm=OwnBeginning, rounds=1), tmp_path).status == "finished"

@@ -319,3 +319,29 @@ def test_names_that_differ_in_blanks_alone_are_the_same_and_that_is_said(who, y,
     assert federation.task.label_names == ("cat", "dog")
     told = [note for note in federation.notes if "blanks" in note]
     assert (told == []) if said is None else told[0].startswith(said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["12%", "7 %", "3%", "100%"],
+        ["$12", "$3.50", "$1,200", "€7"],
+        ["1'000", "2'000", "3'500", "1'250"],
+        ["\u22125", "\u22127", "\u22121", "\u22122.5"],
+        ["2021/03/04", "2020/01/05", "1999/12/31", "2000/01/01"],
+        ["4/3/21", "5/3/21", "6/3/21", "7/3/21"],
+        ["12:30", "7:45", "23:59:59", "00:00"],
+    ],
+)
+def test_numbers_and_dates_in_disguise_are_told(words: list[str]) -> None:
+    table = {"who": WHO, "x": words, "z": [1, 2, 3, 4], "y": [0, 1, 0, 1]}
+    (told,) = (note for note in made(table).notes if "look like numbers, dates or times" in note)
+    assert told.startswith("x holds texts such as ")
+    assert "became 4 categories" in told
+    assert not any("look like" in note for note in made(table, categorical=["x"]).notes)
+
+
+@pytest.mark.parametrize("words", [list("abcd"), ["a1", "b2", "c3", "4%"], ["10-20", "20-30", "30-40", "40+"]])
+def test_words_are_no_numbers_in_disguise(words: list[str]) -> None:
+    table = {"who": WHO, "x": words, "z": [1, 2, 3, 4], "y": [0, 1, 0, 1]}
+    assert not any("look like" in note for note in made(table).notes)

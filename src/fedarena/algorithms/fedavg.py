@@ -16,6 +16,8 @@ from fedarena.train import Algorithm, Groups
 class FedAvg(Algorithm):
     """Federated averaging with a server learning rate."""
 
+    server_lr: float = 1.0  # also of algorithms whose own __init__ forgets this one's
+
     def __init__(self, *, server_lr: float = 1.0):
         check_positive(server_lr=server_lr)
         self.server_lr = server_lr

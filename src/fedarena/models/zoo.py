@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
@@ -64,8 +65,6 @@ def build_model(
     form = (spec,) if "spec" in inspect.signature(builder).parameters else ()  # a plain module knows its own shapes
     with all_seeded(torch_seed(seed, "model")):
         module = builder(*form, **options)
-    if not inspect.isclass(builder) and isinstance(module, nn.Module) and _is_own(builder):
-        module = copy.deepcopy(module)  # it may give the same one every time, which others use as well
     if not isinstance(module, nn.Module):
         raise BadInputError(f"The model {name!r} must give a torch module, but it gives a {type(module).__name__}")
     if not trainable_parameters(module):
@@ -73,6 +72,8 @@ def build_model(
         raise BadInputError(f"The model {name!r} has no parameters{frozen}, so there is nothing to train")
     _refuse_what_engines_cannot_take(name, module)
     _refuse_unknown_parameters(name, module)
+    if not inspect.isclass(builder) and _is_own(builder):
+        module = copy.deepcopy(module)  # it may give the same one every time, which others use as well
     module = with_keyed_dropout(module)
     for samples in (2, 1):
         made = task(module) if task else make_task(module, spec)
@@ -93,6 +94,18 @@ def _refuse_what_engines_cannot_take(name: str, module: nn.Module) -> None:
             raise BadInputError(
                 f"The model {name!r} cannot be recorded, because {where} compiled by torch.compile; "
                 "leave that out: engines compile what they record"
+            )
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    for path, tensor in named:
+        if is_lazy(tensor):
+            raise BadInputError(
+                f"The model {name!r} has {path!r}, of which nobody knows the shape yet; give layers their sizes, "
+                "and take no lazy ones"
+            )
+        if tensor.is_complex():
+            raise BadInputError(
+                f"The model {name!r} has {path!r} of complex numbers, of which engines keep the real part alone; keep "
+                "both parts as real numbers (torch.view_as_real)"
             )
     try:
         copy.deepcopy(module)

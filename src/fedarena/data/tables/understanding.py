@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
+from fedarena.data.class_labels import as_number
 from fedarena.data.divided_clients import DividedClients
 from fedarena.data.registry import assign_clients
 from fedarena.data.store.schema import PARTS, AttributeType, IntArray
@@ -46,6 +47,13 @@ from fedarena.data.tables.values import (
 
 _RANK_GROUPS = 10  # numbers to predict are to a partitioner as many classes, of equal size
 _FEWEST_IDS = 20  # of fewer samples, whole numbers may well differ
+# Amounts with a sign of currency, percent or thousands, dates but those that are refused, and times.
+_DISGUISED = re.compile(
+    r"[-+\u2212]?[$€£¥]?[ \u00a0]?\d[\d'_ \u00a0,.]*[ \u00a0]?[%€$£¥]?"
+    r"|\u2212\d[\d.]*"
+    r"|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}"
+    r"|\d{1,2}:\d{2}(?::\d{2})?"
+)
 _NORMALIZED = {
     "global": "Numbers are normalized by the mean and standard deviation of all training samples.",
     "per_client": "Numbers are normalized by the mean and standard deviation of each client's own training samples, "
@@ -321,7 +329,25 @@ def _notes(inputs: Sequence[_Input], options: TableOptions, rows: IntArray) -> l
         for found in inputs
         if isinstance(found.values, Numbers) and _counts_samples(found.values.values[rows])
     ]
+    notes += [
+        note
+        for found in inputs
+        if found.column not in options.categorical and (note := _disguised(found.name, found.values, "categories"))
+    ]
     return notes + [f"Missing values became {what}: {', '.join(names)}." for what, names in replaced.items()]
+
+
+def _disguised(name: str, values: Values, became: str) -> str | None:
+    """A sentence about words of which most look like numbers or dates that nobody could read as such."""
+    if not isinstance(values, Words):
+        return None
+    found = [word for word in values.words if as_number(word) is None and _DISGUISED.fullmatch(word.strip())]
+    if 2 * len(found) <= len(values.words):
+        return None
+    return (
+        f"{name} holds texts such as {found[0]}, which look like numbers, dates or times and became "
+        f"{len(values.words):,} {became}; make numbers of them first if they are meant as such."
+    )
 
 
 def _counts_samples(numbers: Floats) -> bool:

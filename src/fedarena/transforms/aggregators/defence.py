@@ -63,7 +63,12 @@ class Defence(Aggregator):
 
     def defend(self, updates: Collected, kept: Groups, step: ServerStep) -> tuple[Groups, FloatArray, Groups]:
         """The one update, how much of every client's was used (from 0 to 1), and what is kept at the server."""
-        weights = self.weigh(updates)
+        weights = np.asarray(self.weigh(updates), dtype=np.float64)
+        if weights.shape != (len(updates),) or not (np.isfinite(weights) & (weights >= 0)).all():
+            raise BadInputError(
+                f"{type(self).__name__}.weigh must give a number from 0 on for each of {len(updates)} clients, not "
+                f"{weights!r:.80}"
+            )
         most = weights.max()
         if not most > 0:
             return nothing(updates), np.zeros(len(updates)), kept
