@@ -440,3 +440,50 @@ class OwnBeginning(FedAvg):
 
 def test_an_algorithm_may_forget_the_beginning_of_what_it_extends(tmp_path: Path) -> None:
     assert start_run(config(algorithm=OwnBeginning, rounds=1), tmp_path).status == "finished"
+
+
+class TrainsTheLastLayer(FedAvg):
+    """Clients get all parameters and train some; the server knows what to do."""
+
+    def local_start(self, client):
+        return {name: p for name, p in client.broadcast["params"].items() if name.endswith("bias")}
+
+    def client_update(self, params, client, work):
+        start = client.broadcast["params"]
+        return {"params": {name: p - start[name] for name, p in params.items()}}, client.state
+
+    def server_step(self, state, mean_update, round):
+        update = mean_update["params"]
+        return {**state, "params": {name: p + update.get(name, 0) for name, p in state["params"].items()}}
+
+
+def test_clients_may_train_some_of_the_parameters(tmp_path: Path) -> None:
+    found = [losses(tmp_path, engine, algorithm=TrainsTheLastLayer) for engine in ENGINES]
+    np.testing.assert_allclose(*found, rtol=1e-9)
+    assert found[0][-1] < found[0][0]
+
+
+class OfTensors(Schedule):
+    def scale(self, round):
+        return torch.tensor(0.5)
+
+
+def test_schedules_may_give_numbers_of_any_kind(tmp_path: Path) -> None:
+    assert start_run(config(client_lr_schedule=OfTensors, rounds=1), tmp_path).status == "finished"
+
+
+class FirstNumber(FedAvg):
+    """Called again with the same arguments it does the same, but another client's number would be another one."""
+
+    level = None
+
+    def local_loss(self, task, params, batch, client):
+        if self.level is None:
+            self.level = len(batch["y"]) / 7
+        return task.loss(params, batch) * self.level
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_numbers_of_the_first_client_are_not_kept_for_others(tmp_path: Path, engine: str) -> None:
+    with pytest.raises(BadInputError, match=r"FirstNumber.local_loss remembers something in self\.level"):
+        start_run(config(algorithm=FirstNumber, engine=engine, rounds=1), tmp_path)

@@ -107,8 +107,8 @@ def check_scores_apart(task: Task) -> None:
             )
         if not _same(states, measured_anew[name]):
             raise BadInputError(
-                f"{_of(task, name)} draws random numbers, so a score would depend on what was scored before it; what "
-                "is measured must follow from outputs and labels"
+                f"{_of(task, name)} draws random numbers or remembers something, so a score would depend on what was "
+                "scored before it; what is measured must follow from outputs and labels"
             )
         if not _same_first(states, found[1][1][name]):
             raise BadInputError(

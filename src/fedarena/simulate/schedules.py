@@ -31,7 +31,11 @@ def check_schedule(schedule: Schedule) -> None:
     forwards, backwards = ([schedule.scale(round) for round in order] for order in (rounds, rounds[::-1]))
     name = type(schedule).__name__
     for round, factor, again in zip(rounds, forwards, backwards[::-1], strict=True):
-        if not isinstance(factor, (int, float)) or not math.isfinite(factor) or factor < 0:
+        try:
+            is_number = math.isfinite(factor) and factor >= 0
+        except (TypeError, ValueError, RuntimeError):
+            is_number = False
+        if not is_number:
             raise BadInputError(f"The schedule {name} must give a number from 0 on, not {factor!r:.40} (round {round})")
         if factor != again:
             raise BadInputError(

@@ -20,6 +20,7 @@ from fedarena.train.own_code import is_own
 
 _NUMBERS = 1 << 16  # of an array or a collection that are compared: a look costs no more in a larger federation
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
+ENTRIES = " (entries)"  # behind where a collection is: how many it has
 _NO_MEMORY = (type, ModuleType, FunctionType, property, staticmethod, classmethod)
 
 
@@ -99,10 +100,10 @@ def _look_at(value: Any, place: str, found: dict[str, Any], seen: set[int]) -> N
     elif isinstance(value, torch.Generator):
         found[place] = value.get_state()
     elif isinstance(value, Mapping):
-        found[f"{place} (entries)"] = len(value)
+        found[f"{place}{ENTRIES}"] = len(value)
         _look_into(value, f"{place}.", found, seen)
     elif isinstance(value, (list, tuple, deque, Set, np.ndarray)):
-        found[f"{place} (entries)"] = len(value)
+        found[f"{place}{ENTRIES}"] = len(value)
         for number, entry in enumerate(islice(value, _NUMBERS)):
             _look_at(entry, f"{place}[{number}]", found, seen)
     else:

@@ -17,7 +17,7 @@ from fedarena.models import Task, Tensors, seeded, trainable_parameters
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.jobs import Client, newcomer
 from fedarena.train.layers import LayerTracker
-from fedarena.train.memories import changed_memories, memories_of, memory_refused
+from fedarena.train.memories import ENTRIES, changed_memories, memories_of, memory_refused
 from fedarena.train.own_code import check_group_names, check_same_form, corrected_gradient, is_own, refusing_draws
 from fedarena.train.tensors import Groups
 
@@ -194,7 +194,8 @@ class _Trial:
             )
         # What is found out once and stays, such as names of layers, harms nobody; numbers that clients have do.
         for place in changed_memories(*memories[:2]):
-            if isinstance(memories[1].get(place), (Tensor, np.ndarray)):
+            is_number = isinstance(memories[1].get(place), (Tensor, np.ndarray, np.generic, bool, int, float, complex))
+            if is_number and not place.endswith(ENTRIES):
                 raise memory_refused(self._algorithm, hook, place, _KEPT)
         for place in changed_memories(*memories[1:]):
             raise memory_refused(self._algorithm, hook, place, _KEPT)
@@ -211,8 +212,9 @@ class _Trial:
             raise BadInputError(
                 f"{who} gives a number that does not depend on the parameters, so there is no gradient; {instead}"
             )
-        own = [p for p in self._task.module.parameters() if p.requires_grad]
-        if any(g is not None for g in torch.autograd.grad(loss, own, retain_graph=True, allow_unused=True)):
+        # What a client does not train may well be the model's.
+        own = [p for name, p in trainable_parameters(self._task.module).items() if name in leaves]
+        if own and any(g is not None for g in torch.autograd.grad(loss, own, retain_graph=True, allow_unused=True)):
             raise BadInputError(
                 f"{who} depends on the parameters that task.module has, which are not those that a client trains; "
                 f"{instead}"
