@@ -109,7 +109,7 @@ def test_commands(page: Path, workshop: Path, finished_suite: Callable[[str], Pa
         # file names and classes that stand for the reader's own
         if "FOLDER" in shown or "RUN" in command or "my_module" in shown or "FEDERATION" in command:
             continue
-        if "engine=ray" in command:  # for which there is `make test-ray`
+        if "engine=ray" in command or "--cluster" in command:  # for which there is `make test-ray`
             continue
         if command[0] == "tune" and "--jobs" in command:  # as above
             continue
