@@ -35,7 +35,12 @@ ROUNDS = (
     Column("clients", LONG, "clients whose updates were used"),
     Column("samples", LONG, "samples that these clients processed"),
     Column("steps", LONG, "gradient steps that they took"),
-    Column("train_loss", FLOAT, "mean over the processed samples, during local training"),
+    Column(
+        "train_loss",
+        FLOAT,
+        "mean over the processed samples, during local training; of an algorithm with a `train` loop of its own, "
+        "of the model that clients begin with",
+    ),
     Column("bytes_down", LONG, "what clients downloaded in this round, as it was planned"),
     Column("real_bytes_down", LONG, "what they really downloaded, where downloads are compressed"),
     Column("bytes_up", LONG, "what clients uploaded in this round, as it was planned"),
