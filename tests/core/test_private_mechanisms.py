@@ -255,6 +255,7 @@ def test_nbafl_has_the_formulas_of_the_paper_and_of_fedhpo(tmp_path) -> None:
         ({"privacy.uploads": 0}, "privacy.uploads must be at least 1"),
         ({"privacy.constant": 3.0}, "privacy.formula=fedhpo"),
         ({"algorithm": "scaffold"}, "clients of Scaffold send control"),
+        ({"algorithm": "fetchsgd"}, "clients of FetchSGD send sketch"),
     ],
 )
 def test_what_nbafl_refuses(tmp_path, changes, said) -> None:

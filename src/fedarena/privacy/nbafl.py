@@ -43,6 +43,8 @@ class NoisyModels(Algorithm):
     def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The way from the downloaded model to the shortened, noisy one."""
         update, kept = super().client_update(params, client, work)
+        if "params" not in update:  # which is refused when it is known
+            return update, kept
         start, change = client.broadcast["params"], update["params"]
         model = {name: start[name] + t for name, t in change.items()}
         length = torch.stack([t.square().sum() for t in model.values()]).sum().sqrt()
