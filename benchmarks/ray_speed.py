@@ -1,14 +1,15 @@
 """engine=ray beside engine=cohort, and beside Flower's simulation on Ray: rounds, memory, starting, losing a worker.
 
-    python benchmarks/ray_speed.py [--clients 1000] [--epochs 1] [--workers 1 2] [--seconds 5] [--no-flower]
+    python benchmarks/ray_speed.py [--clients 1000] [--epochs 1] [--workers 1 2] [--repetitions 3] [--no-flower]
     python benchmarks/ray_speed.py --algorithm scaffold --states files --no-flower
     python benchmarks/ray_speed.py --soak 1000 [--soak-clients 50]    # only that: memory in a long run, what is spilled
     python benchmarks/ray_speed.py --lose-node                        # only that: a machine of three is killed
 
-Every measurement is a fresh process. The work is an epoch of SGD of an MLP 784-200-62 by all clients in every round.
-With k workers, engine=cohort has k threads. What `fedarena estimate` says is beside what is measured. Ratios are of
-measurements in this one command; on a machine that others use, they say little. In a virtual machine two processors may
-be halves of one core without anybody being told: with `--cores`, workers and threads stay on those that are named.
+Every measurement is a fresh process; both engines take turns, and the median of their repetitions counts. The work is
+an epoch of SGD of an MLP 784-200-62 by all clients in every round. With k workers, engine=cohort has k threads. What
+`fedarena estimate` says is beside what is measured. Ratios are of measurements in this one command; on a machine that
+others use, they say little. In a virtual machine two processors may be halves of one core without anybody being told:
+with `--cores`, workers and threads stay on those that are named.
 
 The driver's memory is told twice. *Of its own* is what no other process could share (anonymous pages). Its *resident*
 memory has the code of libraries as well, which all processes of a machine have in memory once, and what it has looked
@@ -283,15 +284,23 @@ def estimated(store: Path, clients: int, epochs: int, algorithm: str, workers: l
     return {number: estimate_round(cost, number).seconds for number in workers}
 
 
+def median(repetitions: list[dict[str, Any]]) -> dict[str, Any]:
+    """The measurement in the middle, with the seconds of all."""
+    in_order = sorted(repetitions, key=lambda found: found["seconds_per_round"])
+    seconds = [found["seconds_per_round"] for found in repetitions]
+    return {**in_order[len(in_order) // 2], "seconds_of_repetitions": seconds}
+
+
 def compare(arguments: argparse.Namespace, counts: list[int], common: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for every number of workers, with both engines."""
     rows: list[dict[str, Any]] = []
     lose = None if arguments.no_loss else "worker"
     expected = estimated(Path(common["store"]), arguments.clients, arguments.epochs, arguments.algorithm, counts)
     for workers in counts:
-        alone = in_fresh_process({**common, "engine": {"name": "cohort", "workers": workers}, "lose": None})
-        engine = {"name": "ray", "workers": workers}
-        ray = in_fresh_process({**common, "engine": engine, "lose": lose if workers > 1 else None})
+        cohort_task = {**common, "engine": {"name": "cohort", "workers": workers}, "lose": None}
+        ray_task = {**common, "engine": {"name": "ray", "workers": workers}, "lose": lose if workers > 1 else None}
+        in_turns = [(in_fresh_process(cohort_task), in_fresh_process(ray_task)) for _ in range(arguments.repetitions)]
+        alone, ray = (median(list(repetitions)) for repetitions in zip(*in_turns, strict=True))
         row = {"workers": workers, "cohort": alone, "ray": ray, "estimated_seconds": expected[workers]}
         rows.append(row)
         first = rows[0]["ray"]["seconds_per_round"] * counts[0]
@@ -327,6 +336,7 @@ def main() -> int:
     parser.add_argument("--states", choices=STATES, help="how what clients keep gets to workers, whatever its size")
     parser.add_argument("--workers", type=int, nargs="+")
     parser.add_argument("--seconds", type=float, default=5.0, help="of every measurement")
+    parser.add_argument("--repetitions", type=int, default=3, help="of every measurement, of which the median counts")
     parser.add_argument("--soak", type=int, default=0, help="rounds of a long run whose memory is looked at")
     parser.add_argument("--soak-clients", type=int, default=50)
     parser.add_argument("--lose-node", action="store_true", help="kill a machine in the middle of a round")
