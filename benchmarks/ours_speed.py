@@ -30,7 +30,7 @@ CLIP_NORM, NOISE, QUANTILE = 1.0, 0.01, 0.1  # as for pfl
 def write_federation(workload: Workload, path: Path) -> Federation:
     """The workload's clients as a federation."""
     model = workload.model
-    if model.kind == "char_mlp":
+    if model.reads_text:
         task = TaskSpec(kind="next_token", classes=model.classes)
         columns = {"tokens": ColumnSpec(dtype="uint8", shape=(model.input_shape[0] + 1,))}
     else:
@@ -38,7 +38,7 @@ def write_federation(workload: Workload, path: Path) -> Federation:
         columns = {"x": ColumnSpec(dtype="float32", shape=model.input_shape), "y": ColumnSpec(dtype="int64")}
     with FederationWriter(path, name=workload.name, task=task, columns=columns) as writer:
         for number, (x, y) in enumerate(workload.clients):
-            if model.kind == "char_mlp":
+            if model.reads_text:
                 samples = {"tokens": torch.cat([torch.from_numpy(x), torch.from_numpy(y[:, -1:])], 1).byte().numpy()}
             else:
                 samples = {"x": x, "y": y}
@@ -54,6 +54,7 @@ def build_task(workload: Workload, federation: Federation) -> Task:
         "mlp": {"hidden": (model.hidden,)},
         "cnn": {"channels": model.channels, "hidden": model.hidden},
         "char_mlp": {"context": model.context, "embedding": model.embedding, "hidden": model.hidden},
+        "lstm": {"embedding": model.embedding, "hidden": model.hidden, "layers": 1},
     }[model.kind]
     module = build_model(model.kind, spec, options, SEED)
     module.load_state_dict({name: torch.from_numpy(p) for name, p in initial_params(model).items()})

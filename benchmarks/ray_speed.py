@@ -33,6 +33,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from memory import run_watched
 from protocol import available_cores, read_answer
 from tools import FLOWER, HERE, TOOLS, prepare_environment
 from workloads import make_workload
@@ -225,20 +226,6 @@ def in_fresh_process(task: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _watch(process: subprocess.Popen[str], seen: list[int]) -> None:
-    """Notes how much memory Flower and its workers take, without what they share."""
-    while process.poll() is None:
-        total = 0
-        for path in Path("/proc").glob("[0-9]*/smaps_rollup"):
-            with contextlib.suppress(OSError, ValueError):  # it has ended
-                line = (path.parent / "cmdline").read_bytes()
-                if b"ray::" in line or b"raylet" in line or b"gcs_server" in line or b"flower_speed" in line:
-                    rows = path.read_text().splitlines()
-                    total += sum(int(row.split()[1]) * 1024 for row in rows if row.startswith("Pss:"))
-        seen.append(total)
-        time.sleep(1.0)
-
-
 def flower(clients: int, seconds: float) -> dict[str, Any]:
     """Flower's Ray simulation on all cores, in an environment of its own."""
     python = prepare_environment(FLOWER, BENCH, lambda message: print(message, flush=True))
@@ -257,21 +244,12 @@ def flower(clients: int, seconds: float) -> dict[str, Any]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    process = subprocess.Popen(
-        [python, str(HERE / TOOLS[FLOWER].script), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | variables,
-        cwd=BENCH,
+    done, peak_bytes = run_watched(
+        [python, str(HERE / TOOLS[FLOWER].script), *arguments], env=os.environ | variables, cwd=BENCH
     )
-    seen = [0]
-    watching = threading.Thread(target=_watch, args=(process, seen), daemon=True)
-    watching.start()
-    output, _ = process.communicate()
-    answer = read_answer(output)
+    answer = read_answer(done.stdout)
     per_second = float(answer["clients_per_second"])  # type: ignore[arg-type]
-    return {"seconds_per_round": clients / per_second, "peak_bytes_of_all_processes": max(seen), **answer}
+    return {"seconds_per_round": clients / per_second, "peak_bytes_of_all_processes": peak_bytes, **answer}
 
 
 def estimated(store: Path, clients: int, epochs: int, algorithm: str, workers: list[int]) -> dict[int, float]:

@@ -3,14 +3,15 @@
     python benchmarks/speed.py [--tools fedarena pfl] [--workloads mlp ragged] [--repetitions 3] [--quick] [--draw]
 
 Makes an environment for each peer under .bench/, then runs every workload with every tool in turn, each in a fresh
-process, and repeats that. Prints the tables and writes docs/benchmarks/speed.json, docs/images/speed.svg and
-docs/speed.md; a quick or partial measurement goes to .bench/ instead. `--draw` writes picture and page anew from the
-measured file.
+process, and repeats that; then once more, not timed, to see how much memory everybody takes. Prints the tables and
+writes docs/benchmarks/speed.json, docs/images/speed.svg and docs/speed.md; a quick or partial measurement goes to
+.bench/ instead. `--draw` writes picture and page anew from the measured file.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -24,6 +25,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.files import write_json, write_text
 from fedarena.display import write_picture
 from fedarena.runs.environment import describe_environment
+from memory import run_watched
 from protocol import MARK, MIN_ROUNDS, WARM_UP_ROUNDS, read_answer
 from speed_report import Results, draw, losses_agree, picture_path, render_page, show, workloads_of
 from tools import HERE, TOOLS, prepare_environment
@@ -48,17 +50,28 @@ def say(message: str) -> None:
 
 def run_tool(python: str, tool: str, workload: str, seconds: float) -> Results:
     """One measurement in a fresh process."""
+    command, options = process_of(python, tool, workload, seconds)
+    return _answer(subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_SECONDS, **options))
+
+
+def peak_memory(python: str, tool: str, workload: str) -> int | None:
+    """What a tool takes at its peak, in bytes, with all its processes, while it does a few rounds that nobody times."""
+    command, options = process_of(python, tool, workload, QUICK_SECONDS)
+    done, peak_bytes = run_watched(command, **options)
+    _answer(done)
+    return peak_bytes
+
+
+def process_of(python: str, tool: str, workload: str, seconds: float) -> tuple[list[str], dict[str, Any]]:
+    """The command that measures a tool, and where and with which variables it runs."""
     entry = TOOLS[tool]
     arguments = ["--workload", workload, "--seconds", str(seconds), *entry.arguments]
     variables = {name: value for name, value in os.environ.items() if name not in NEEDLESS_VARIABLES}
-    finished = subprocess.run(
-        [python, str(HERE / entry.script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=LONGEST_SECONDS,
-        env=variables | VARIABLES | entry.variables,
-        cwd=BENCH,
-    )
+    command = [python, str(HERE / entry.script), *arguments]
+    return command, {"env": variables | VARIABLES | entry.variables, "cwd": BENCH}
+
+
+def _answer(finished: subprocess.CompletedProcess[str]) -> Results:
     if finished.returncode != 0 and MARK not in finished.stdout:  # pfl's processes sometimes fail as they end
         lines = [line for line in finished.stderr.splitlines() if any(letter.isalpha() for letter in line)]
         errors = [line for line in lines if "Error" in line] or lines  # launchers print much more after them
@@ -86,6 +99,11 @@ def measure_all(tools: list[str], workloads: list[str], repetitions: int, second
             continue
         say(f"{where}: {run['clients_per_second']:,.1f} clients a second, loss {run['final_loss']:.4f}")
         runs.append({**run, "repetition": repetition})
+    memory: dict[str, dict[str, int | None]] = {}
+    for workload, tool in itertools.product(workloads, tools):
+        with contextlib.suppress(RuntimeError, ValueError):  # which is known from before
+            peak_bytes = memory.setdefault(workload, {})[tool] = peak_memory(pythons[tool], tool, workload)
+            say(f"{workload}, {TOOLS[tool].label}: {(peak_bytes or 0) / 2**30:.2f} GiB at the peak")
     return {
         "command": shlex.join(["python", "benchmarks/speed.py", *sys.argv[1:]]),
         "environment": {key: value for key, value in environment.items() if key != "command"},
@@ -97,6 +115,7 @@ def measure_all(tools: list[str], workloads: list[str], repetitions: int, second
         "measured_at_least": {"rounds": MIN_ROUNDS, "seconds": seconds},
         "workloads": {name: make_workload(name, 1, 1).description for name in workloads},
         "runs": runs,
+        "peak_bytes": memory,
         "failures": failures,
     }
 

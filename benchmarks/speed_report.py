@@ -45,6 +45,10 @@ Each peer is used through its public interface, at the fastest setting found:
 """
 
 
+_MEMORY = """What each tool takes at its peak, with all processes that it starts, in a run of its own that is not timed.
+Libraries that several of these processes use are counted once."""
+
+
 def introduction(largest_share: float) -> str:
     """What is measured and how."""
     return _INTRODUCTION.format(largest_share=largest_share)
@@ -133,6 +137,16 @@ def ragged_table(results: Results) -> list[list[str]]:
     return [["samples per second", "equal sizes", "ragged sizes", "kept"], *rows]
 
 
+def memory_table(results: Results) -> list[list[str]]:
+    """What tools and all their processes took at their peak, in GiB."""
+    tools, peaks = tools_of(results), results["peak_bytes"]
+    rows = []
+    for workload in workloads_of(results):
+        found = [peaks.get(workload, {}).get(tool) for tool in tools]
+        rows.append([workload, *("–" if peak is None else f"{peak / 2**30:.2f}" for peak in found)])
+    return [["GiB at the peak", *(TOOLS[tool].label for tool in tools)], *rows]
+
+
 def ragged_share(results: Results) -> float | None:
     """The part of FedArena's samples per second that ragged clients leave."""
     equal, ragged = (median_of(results, name, OURS, "samples_per_second") for name in (EQUAL_OF_RAGGED, RAGGED))
@@ -177,6 +191,8 @@ which differ by at most {spread(results):.0%}. All numbers: [speed.json](benchma
     page += "\n" + "\n".join(described) + "\n"
     if ragged_share(results) is not None:
         page += f"\n## Clients of very different sizes\n\n{_markdown(ragged_table(results))}\n"
+    if results.get("peak_bytes"):
+        page += f"\n## Memory\n\n{_MEMORY}\n\n{_markdown(memory_table(results))}\n"
     page += f"\n## Did everybody do the same work?\n\n{_markdown(loss_table(results))}\n"
     page += f"\n## Versions\n\n{_markdown(version_table(results))}\n"
     return page
@@ -219,6 +235,8 @@ def show(results: Results) -> None:
     tables = [speed_table(results), loss_table(results)]
     if ragged_share(results) is not None:
         tables.insert(1, ragged_table(results))
+    if results.get("peak_bytes"):
+        tables.append(memory_table(results))
     for heading, *rows in tables:
         table = Table()
         for position, column in enumerate(heading):

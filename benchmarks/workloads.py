@@ -28,13 +28,18 @@ Params = dict[str, Array]  # named and laid out as in torch
 class Model:
     """An architecture; which of the numbers count depends on the kind."""
 
-    kind: str  # logistic_regression, mlp, cnn, char_mlp: as they are called in FedArena
+    kind: str  # logistic_regression, mlp, cnn, char_mlp, lstm: as they are called in FedArena
     input_shape: tuple[int, ...]  # of one sample
     classes: int
     hidden: int = 0
     channels: tuple[int, int] = (0, 0)  # of the two 3x3 convolutions, each followed by ReLU and 2x2 pooling
     context: int = 0  # characters that a prediction sees
     embedding: int = 0  # width of a character
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether samples are sequences of characters, of which every next one is to be predicted."""
+        return self.kind in ("char_mlp", "lstm")
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ MLP = Model("mlp", (784,), 62, hidden=200)
 CNN = Model("cnn", (3, 32, 32), 10, hidden=128, channels=(32, 64))
 # Vocabulary and length of the sequences are those of the federation chitchat.
 CHARACTERS = Model("char_mlp", (64,), 98, hidden=128, context=8, embedding=16)
+LSTM = Model("lstm", (64,), 98, hidden=64, embedding=16)
 
 # What is drawn for whom: its model, its learning rate, whether sizes differ.
 _WORKLOADS: dict[str, tuple[str, Model, float, bool]] = {
@@ -67,6 +73,7 @@ _WORKLOADS: dict[str, tuple[str, Model, float, bool]] = {
     "cnn": ("CNN 3x32x32: 3x3 convolutions 32-64, dense 128, 10 classes", CNN, 0.05, False),
     "characters": ("next character: 8 characters embedded 16 wide, hidden 128, 98 classes", CHARACTERS, 0.5, False),
     "ragged": ("MLP 784-200-62, clients of log-normal size (sigma 2)", MLP, 0.1, True),
+    "lstm": ("next character: an LSTM of width 64 over 64 characters embedded 16 wide, 98 classes", LSTM, 0.5, False),
 }
 NAMES = tuple(_WORKLOADS)
 EQUAL_OF_RAGGED = "mlp"  # the same model on clients of equal size
@@ -77,7 +84,7 @@ def make_workload(name: str, clients: int = CLIENTS, samples: int = SAMPLES, see
     description, model, lr, ragged = _WORKLOADS[name]
     random = np.random.default_rng([seed, NAMES.index(name)])
     sizes = log_normal_sizes(clients, samples) if ragged else np.full(clients, samples)
-    draw = _draw_sequences if model.kind == "char_mlp" else draw_labelled
+    draw = _draw_sequences if model.reads_text else draw_labelled
     x, y = draw(model, int(sizes.sum()), random)
     bounds = np.cumsum(sizes)[:-1]
     data = tuple(zip(np.split(x, bounds), np.split(y, bounds), strict=True))
@@ -117,7 +124,7 @@ def _draw_sequences(model: Model, samples: int, random: np.random.Generator) -> 
 
 
 def initial_params(model: Model, seed: int = 0) -> Params:
-    """What training starts from: uniform in ±1/√inputs, embeddings normal; names and layouts as in torch."""
+    """What training starts from: uniform in ±1/√inputs, embeddings normal; named and laid out as in FedArena."""
     random = np.random.default_rng([seed, 1])
 
     def layer(name: str, *shape: int) -> Params:
@@ -137,6 +144,10 @@ def initial_params(model: Model, seed: int = 0) -> Params:
         convolutions = layer("0", first, image_channels, 3, 3) | layer("3", second, first, 3, 3)
         return convolutions | layer("7", model.hidden, flat) | layer("9", model.classes, model.hidden)
     embed = random.normal(size=(model.classes, model.embedding)).astype(np.float32)
+    if model.kind == "lstm":  # one bias for all four gates; torch's own layer has two, which are added up
+        recurrent = layer("1.recurrent", 4 * model.hidden, model.hidden)["1.recurrent.weight"]
+        gates = layer("1.input", 4 * model.hidden, model.embedding) | {"1.recurrent.weight": recurrent}
+        return {"0.weight": embed} | gates | layer("2", model.classes, model.hidden)
     window = layer("window", model.hidden, model.context * model.embedding)
     return {"embed.weight": embed} | window | layer("output", model.classes, model.hidden)
 

@@ -29,7 +29,11 @@ def forward(model: Model, x):
         length = x.shape[-1]
         padded = jnp.pad(embedded, ((0, 0), (model.context - 1, 0), (0, 0)))
         x = jnp.concatenate([padded[:, i : i + length] for i in range(model.context)], -1)
-    if model.hidden:
+    if model.kind == "lstm":
+        core = hk.LSTM(model.hidden)
+        embedded = hk.Embed(model.classes, model.embedding)(x)
+        x, _ = hk.dynamic_unroll(core, embedded, core.initial_state(len(x)), time_major=False)
+    elif model.hidden:
         x = jax.nn.relu(hk.Linear(model.hidden)(x))
     return hk.Linear(model.classes)(x)
 
@@ -50,7 +54,7 @@ def columns(model: Model, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.
     """A client's samples as this tool wants them."""
     if model.kind == "cnn":
         x = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
-    if model.kind == "char_mlp":
+    if model.reads_text:
         x = x.astype(np.int32)
     return x, y.astype(np.int32)
 
@@ -62,6 +66,8 @@ def haiku_params(model: Model) -> dict[str, dict[str, np.ndarray]]:
         height, width = (edge // 4 for edge in model.input_shape[1:])
         dense = given["7.weight"].reshape(model.hidden, -1, height, width)
         given["7.weight"] = dense.transpose(0, 2, 3, 1).reshape(model.hidden, -1)
+    if model.kind == "lstm":
+        return lstm_params(given)
     params: dict[str, dict[str, np.ndarray]] = {}
     counts = {"conv2_d": 0, "linear": 0}
     for name, weight in given.items():
@@ -74,6 +80,24 @@ def haiku_params(model: Model) -> dict[str, dict[str, np.ndarray]]:
             params[layer] = {"w": weight.transpose(2, 3, 1, 0) if weight.ndim == 4 else weight.T}
             params[layer]["b"] = given[name.removesuffix("weight") + "bias"]
     return params
+
+
+def lstm_params(given: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    """Haiku has the candidate's gate before the one that forgets, to whose bias it adds 1 itself."""
+
+    def gates(weight: np.ndarray) -> np.ndarray:
+        enter, forget, candidate, leave = np.split(weight, 4)
+        return np.concatenate([enter, candidate, forget, leave])
+
+    both = np.concatenate([given["1.input.weight"], given["1.recurrent.weight"]], axis=1)
+    bias = given["1.input.bias"].copy()
+    hidden = len(bias) // 4
+    bias[hidden : 2 * hidden] -= 1
+    return {
+        "embed": {"embeddings": given["0.weight"]},
+        "lstm/linear": {"w": gates(both).T, "b": gates(bias)},
+        "linear": {"w": given["2.weight"].T, "b": given["2.bias"]},
+    }
 
 
 class Run:

@@ -27,8 +27,39 @@ class CharacterModel(nn.Module):
         return self.output(torch.relu(self.window(windows)))
 
 
+OUR_NAMES_IN_LSTM = {
+    "embed.weight": "0.weight",
+    "lstm.weight_ih_l0": "1.input.weight",
+    "lstm.bias_ih_l0": "1.input.bias",
+    "lstm.weight_hh_l0": "1.recurrent.weight",
+    "output.weight": "2.weight",
+    "output.bias": "2.bias",
+}
+
+
+class RecurrentModel(nn.Module):
+    """Predicts every next character with torch's LSTM, of whose two biases, which are added up, one is trained."""
+
+    def __init__(self, model: Model):
+        super().__init__()
+        self.embed = nn.Embedding(model.classes, model.embedding)
+        self.lstm = nn.LSTM(model.embedding, model.hidden, batch_first=True)
+        self.output = nn.Linear(model.hidden, model.classes)
+        nn.init.zeros_(self.lstm.bias_hh_l0.requires_grad_(False))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        states, _ = self.lstm(self.embed(tokens))
+        return self.output(states)
+
+
 def build_module(model: Model) -> nn.Module:
     """The module with the workload's first parameters."""
+    given = {name: torch.from_numpy(p) for name, p in initial_params(model).items()}
+    if model.kind == "lstm":
+        recurrent = RecurrentModel(model)
+        named = {name: given[ours] for name, ours in OUR_NAMES_IN_LSTM.items()}
+        recurrent.load_state_dict(recurrent.state_dict() | named)
+        return recurrent
     if model.kind == "char_mlp":
         module: nn.Module = CharacterModel(model)
     elif model.kind == "cnn":
@@ -50,7 +81,7 @@ def build_module(model: Model) -> nn.Module:
         widths = [prod(model.input_shape), *([model.hidden] if model.hidden else [])]
         hidden = [nn.Linear(*widths), nn.ReLU()] if model.hidden else []
         module = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(widths[-1], model.classes))
-    module.load_state_dict({name: torch.from_numpy(p) for name, p in initial_params(model).items()})
+    module.load_state_dict(given)
     return module
 
 

@@ -19,8 +19,8 @@ import torch
 import warm_processes
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("workloads", "protocol", "tools", "torch_models", "ours_speed", "speed_report", "speed")
-WORKLOADS = ("logistic", "mlp", "cnn", "characters", "ragged")
+MODULES = ("workloads", "protocol", "tools", "memory", "torch_models", "ours_speed", "speed_report", "speed")
+WORKLOADS = ("logistic", "mlp", "cnn", "characters", "ragged", "lstm")
 
 
 @pytest.fixture
@@ -155,6 +155,7 @@ def made_up(speeds: dict[str, dict[str, list[float]]], losses: dict[str, float] 
         "repetitions": 3,
         "workloads": {workload: f"what {workload} is" for workload in speeds},
         "runs": runs,
+        "peak_bytes": {workload: dict.fromkeys(tools, 3 * 2**29) for workload, tools in speeds.items()},
         "failures": [],
     }
 
@@ -200,6 +201,7 @@ def test_page_shows_what_was_measured(modules: dict[str, ModuleType], tmp_path: 
         "what ragged is",
         "67%",
         "| pfl-research | 1.2 |",
+        "| ragged | 1.50 | 1.50 | – |",
     ):
         assert shown in page
     bars = report.draw(results).data
@@ -236,6 +238,7 @@ def test_a_tool_that_fails_is_reported(
 
     monkeypatch.setattr(speed, "BENCH", tmp_path)
     monkeypatch.setattr(speed, "run_tool", run_tool)
+    monkeypatch.setattr(speed, "peak_memory", lambda python, tool, workload: 2**30)
     monkeypatch.setattr(speed, "prepare_environment", lambda tool, folder, say: sys.executable)
     monkeypatch.setattr(speed, "write_picture", lambda figure, path: path)
     monkeypatch.setattr(speed.os, "getloadavg", lambda: (0.75, 0.0, 0.0))
@@ -247,6 +250,17 @@ def test_a_tool_that_fails_is_reported(
     written = json.loads((tmp_path / "partial" / "benchmarks" / "speed.json").read_text())
     assert [run["peer"] for run in written["runs"]] == ["fedarena"] * 3
     assert len(written["failures"]) == 3
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="the system does not tell")
+def test_memory_is_that_of_a_process_and_of_those_it_starts(modules: dict[str, ModuleType]) -> None:
+    takes = "taken = b'x' * 40_000_000"
+    waits = f"import time; {takes}; time.sleep(0.6)"
+    starts = f"import subprocess, sys; {takes}; subprocess.run([sys.executable, '-c', {waits!r}]); print('done')"
+    alone, both = (modules["memory"].run_watched([sys.executable, "-c", program]) for program in (waits, starts))
+    assert both[0].stdout == "done\n"
+    assert 40e6 < alone[1] < 70e6
+    assert 80e6 < both[1] < 130e6
 
 
 @pytest.mark.slow
