@@ -19,9 +19,10 @@ from fedarena.runs.built_here import BuiltHere
 from fedarena.runs.config import RunConfig
 from fedarena.runs.identity import changed_data, changed_source_of, data_fingerprints
 from fedarena.runs.observer import Observer
+from fedarena.runs.opening import open_federation
 from fedarena.runs.suite import SUITE_FILE, Suite, check_unchanged
 from fedarena.storage.run_data import is_finished, load_run
-from fedarena.storage.run_files import ENVIRONMENT_FILE, RunFiles
+from fedarena.storage.run_files import CONTENT_FINGERPRINT, ENVIRONMENT_FILE, RunFiles
 
 StalePolicy = Literal["refuse", "rerun", "keep"]
 STALE_FOLDER = ".stale"  # of a suite, where results go that are not those of the source as it is now
@@ -68,25 +69,31 @@ class _DataNow:
     """The data that settings come to now; what runs have in common is looked at once."""
 
     def __init__(self) -> None:
-        self._known: dict[str, dict[str, str | None] | None] = {}
+        self._known: dict[str, dict[str, str | None]] = {}
 
     def changes_since(self, folder: Path, config: RunConfig) -> list[str]:
         """What of a run's data has changed since it began; nothing where the data is no longer there."""
         now = self._fingerprints(config)
-        if now is None:
-            return []
         try:
             return changed_data(now, config, json.loads(RunFiles.open(folder).read(ENVIRONMENT_FILE)))
         except (ValueError, TypeError, AttributeError) as error:
             raise DamagedFileError(f"{folder / ENVIRONMENT_FILE} cannot be read: {error!r}") from None
 
-    def _fingerprints(self, config: RunConfig) -> dict[str, str | None] | None:
+    def _fingerprints(self, config: RunConfig) -> dict[str, str | None]:
         decisive = ("federation", "fleet", "weights", "model", "adaptation", "task")
         key = json.dumps({name: config.to_dict().get(name) for name in decisive}, sort_keys=True, default=str)
         if key not in self._known:
-            self._known[key] = None
+            found: dict[str, str | None] = {}
             with suppress(FedArenaError):
-                self._known[key] = data_fingerprints(prepare(config, Observer()))
+                federation, _ = open_federation(config, Observer())
+                found = {
+                    "federation_fingerprint": federation.fingerprint,
+                    CONTENT_FINGERPRINT: federation.content_fingerprint,
+                }
+                if config.fleet["name"] != "ideal" or config.weights is not None:  # settings may not fit other data
+                    others = data_fingerprints(prepare(config, Observer()))
+                    found |= {f"{part}_fingerprint": others[part] for part in ("fleet", "weights")}
+            self._known[key] = found
         return self._known[key]
 
 
