@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zipfile
 import zlib
@@ -58,6 +59,21 @@ def test_files_of_a_folder_that_are_no_tables_are_told(tmp_path: Path) -> None:
     )
 
 
+def test_names_that_are_no_text_can_be_told(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "pictures")
+    for name in (b"a.\xff", b"b.\x1b[31m", b"c." + b"q" * 100):
+        Path(os.fsdecode(os.path.join(os.fsencode(folder), name))).write_text("")
+    (told,) = from_images(folder, pattern="{client}/{label}", path=tmp_path / "store").notes
+    assert told.endswith(r" and left out: .\x1b[31m (1), .qqqqqqqqqqqqqqqqqqq… (1), .\udcff (1).")
+
+
+def test_folders_beside_tables_may_lead_anywhere(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("x,y\n" + "\n".join(f"{row},{row % 2}" for row in range(8)))
+    (tmp_path / "again").symlink_to(tmp_path)
+    assert from_table(tmp_path, label="y").num_samples == 16
+
+
 def png_of_16_bits(path: Path) -> None:
     """Colours, which Pillow cannot write."""
 
@@ -73,6 +89,20 @@ def test_colours_of_16_bits_are_refused(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "pictures")
     png_of_16_bits(folder / "a" / "0" / "9.png")
     with pytest.raises(BadInputError, match=r"9\.png.* has colours of 16 bits, of which 8 would be left"):
+        from_images(folder, pattern="{client}/{label}", path=tmp_path / "store")
+
+
+@pytest.mark.parametrize("most", [255, 1023, 65535])
+def test_colours_of_more_than_8_bits_are_refused_in_netpbm(tmp_path: Path, most: int) -> None:
+    folder = pictures(tmp_path / "pictures")
+    width = 1 if most == 255 else 2
+    for path in folder.rglob("*.png"):
+        path.with_suffix(".ppm").write_bytes(b"P6 2 2 %d\n" % most + bytes(12 * width))
+        path.unlink()
+    if most == 255:
+        assert from_images(folder, pattern="{client}/{label}", path=tmp_path / "store").num_samples == 12
+        return
+    with pytest.raises(BadInputError, match=r"0\.ppm.* has colours of 16 bits, of which 8 would be left"):
         from_images(folder, pattern="{client}/{label}", path=tmp_path / "store")
 
 

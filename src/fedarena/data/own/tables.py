@@ -137,7 +137,7 @@ class OwnTable:
                 names = self._memory.column_names
             elif self._is_csv:
                 with pa.input_stream(str(self.path)) as stream:
-                    refuse_unsaid_utf16(stream.read(2), self._form.encoding, self.path)
+                    refuse_unsaid_utf16(stream.read(4), self._form.encoding, self.path)
                 with self._open_csv([]) as reader:
                     names = reader.schema.names
             elif self._ending in _PARQUET:

@@ -47,11 +47,12 @@ from fedarena.data.tables.values import (
 
 _RANK_GROUPS = 10  # numbers to predict are to a partitioner as many classes, of equal size
 _FEWEST_IDS = 20  # of fewer samples, whole numbers may well differ
-# Amounts with a sign of currency, percent or thousands, dates but those that are refused, and times.
+# Amounts with a sign of currency, percent or thousands, dates but those that are refused, and times; but no addresses
+# of computers, no versions such as 1.10.0 and no lists of numbers.
 _DISGUISED = re.compile(
-    r"[-+\u2212]?[$€£¥]?[ \u00a0]?\d[\d'_ \u00a0,.]*[ \u00a0]?[%€$£¥]?"
-    r"|\u2212\d[\d.]*"
-    r"|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}"
+    r"[-+\u2212]?[$€£¥]?[ \u00a0]?(?:\d+|\d{1,3}(?:['_ \u00a0,.]\d{3})+)?(?:[.,]\d+|(?<=\d))[ \u00a0]?[%€$£¥]?"
+    r"|\d{4}([-/.])\d{1,2}\1\d{1,2}"
+    r"|\d{1,2}([-/.])\d{1,2}\2(?:\d{2}|\d{4})"
     r"|\d{1,2}:\d{2}(?::\d{2})?"
 )
 _NORMALIZED = {
