@@ -13,7 +13,7 @@ import pytest
 
 from fedarena import from_images, from_table, from_texts
 from fedarena.core.errors import BadInputError
-from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
+from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
 
 pillow = pytest.importorskip("PIL.Image")
 
@@ -72,6 +72,24 @@ def test_folders_beside_tables_may_lead_anywhere(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x,y\n" + "\n".join(f"{row},{row % 2}" for row in range(8)))
     (tmp_path / "again").symlink_to(tmp_path)
     assert from_table(tmp_path, label="y").num_samples == 16
+
+
+@pytest.mark.parametrize("ending", ["png", "csv"])
+def test_links_to_files_that_are_not_there_are_named(tmp_path: Path, ending: str) -> None:
+    folder = pictures(tmp_path / "pictures")
+    for name in ("a.csv", "b.csv"):
+        (folder / name).write_text("x,y\n" + "\n".join(f"{row},{row % 2}" for row in range(8)))
+    (folder / "latest").symlink_to("nowhere")  # of no interest
+
+    def read() -> Federation:
+        if ending == "csv":
+            return from_table(folder, label="y")
+        return from_images(folder, pattern="{client}/{label}", path=tmp_path / "store")
+
+    assert read().num_samples > 0
+    (folder / f"c.{ending}").symlink_to("nowhere")
+    with pytest.raises(BadInputError, match=rf"c\.{ending} is a link to a file that is not there"):
+        read()
 
 
 def png_of_16_bits(path: Path) -> None:

@@ -15,8 +15,11 @@ _ENDINGS_SHOWN = 5
 _LONGEST_ENDING = 20  # characters
 
 
-def files_below(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Every file with its name seen from `folder`, written with slashes; links are followed, hidden files left out."""
+def files_below(folder: Path, gone: list[str] | None = None) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Every file with its name seen from `folder`, written with slashes; links are followed, hidden files left out.
+
+    Names of links to what is not there are added to `gone`.
+    """
     waiting = [(str(folder), "", frozenset[tuple[int, int]]())]
     while waiting:
         path, prefix, above = waiting.pop()
@@ -35,6 +38,8 @@ def files_below(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
                 waiting.append((entry.path, f"{prefix}{entry.name}/", above | {(seen.st_dev, seen.st_ino)}))
             elif entry.is_file():
                 yield prefix + entry.name, entry
+            elif gone is not None and entry.is_symlink():
+                gone.append(prefix + entry.name)
 
 
 def left_out_note(others: Counter[str], what: str) -> tuple[str, ...]:

@@ -80,13 +80,19 @@ class _Folder(RawTree):
         self.path = path
         self.names = []
         self.others = Counter()
-        for number, (name, _) in enumerate(files_below(path)):
+        gone: list[str] = []
+        for number, (name, _) in enumerate(files_below(path, gone)):
             if wanted.search(name):
                 self.names.append(name)
             else:
                 self.others[ending_of(name)] += 1
             if number % _FILES_PER_REPORT == 0:
                 progress(0.0)  # nobody knows how many there are
+        for name in gone:
+            if wanted.search(name):
+                raise BadInputError(
+                    f"{path / name} is a link to a file that is not there; fetch it, or remove the link."
+                )
         self.names.sort()
 
     def read(self, index: int) -> bytes:

@@ -55,7 +55,11 @@ class TextForm:
 
 def files_in(folder: Path) -> tuple[list[Path], tuple[str, ...]]:
     """The tables in a folder, by name, and a sentence about other files in it and below."""
-    known = [path for path in sorted(folder.iterdir()) if path.is_file() and _kind(path) is not None]
+    known = [path for path in sorted(folder.iterdir()) if not path.is_dir() and _kind(path) is not None]
+    for path in known:
+        if path.is_symlink() and not path.exists():
+            raise BadInputError(f"{path} is a link to a file that is not there; fetch it, or remove the link.")
+    known = [path for path in known if path.is_file()]
     if not known:
         raise BadInputError(f"{folder} has no tables: files that end in {_endings()}.")
     names = {path.name for path in known}
