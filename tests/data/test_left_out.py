@@ -74,6 +74,21 @@ def test_folders_beside_tables_may_lead_anywhere(tmp_path: Path) -> None:
     assert from_table(tmp_path, label="y").num_samples == 16
 
 
+def test_clients_and_labels_whose_names_are_no_text_are_refused(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "pictures")
+    (folder / "b").rename(os.fsdecode(os.fsencode(folder) + b"/caf\xe9"))
+    with pytest.raises(BadInputError, match=r"caf\\udce9/0/0\.png in .* has a name that is not in UTF-8"):
+        from_images(folder, pattern="{client}/{label}", path=tmp_path / "store")
+
+
+def test_tables_without_rows_are_told(tmp_path: Path) -> None:
+    for name, rows in (("north", 8), ("south", 8), ("west", 0)):
+        (tmp_path / f"{name}.csv").write_text("x,y\n" + "".join(f"{row},{row % 2}\n" for row in range(rows)))
+    own = from_table(tmp_path, label="y")
+    assert own.client_ids(own.clients()) == ["north", "south"]
+    assert "Tables without a row are no clients: 'west'." in own.notes
+
+
 @pytest.mark.parametrize("ending", ["png", "csv"])
 def test_links_to_files_that_are_not_there_are_named(tmp_path: Path, ending: str) -> None:
     folder = pictures(tmp_path / "pictures")

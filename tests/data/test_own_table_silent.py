@@ -240,6 +240,16 @@ def test_whole_numbers_that_a_float_cannot_tell_apart_stay_apart(write: Any) -> 
     assert inputs(as_input).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0]]
 
 
+@pytest.mark.parametrize("normalize", ["none", "global"])
+def test_whole_numbers_that_become_the_same_are_told_of(normalize: str) -> None:
+    table = {"who": WHO, "x": [2**53, 2**53 + 1, 2**53 + 2, 5], "y": [0, 1, 0, 1]}
+    assert any(
+        "x holds 4 different whole numbers, of which 3 are left" in n for n in made(table, normalize=normalize).notes
+    )
+    for harmless in ([2**53, 2**53, 2**54, 5], [1, 2, 3, 4]):
+        assert not any("whole numbers" in note for note in made({**table, "x": harmless}, normalize=normalize).notes)
+
+
 def test_codes_are_not_the_numbers_they_read_as(tmp_path: Path) -> None:
     table = {"who": WHO, "x": ["01", "1", "1.0", "1"], "y": [0, 1, 0, 1]}
     for given in (table, {**table, "x": pd.Categorical(table["x"])}):
