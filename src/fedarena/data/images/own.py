@@ -178,6 +178,8 @@ def from_images(
 def _in_tree(place: Path, pattern: str | None, opened: ExitStack) -> PictureRows:
     """The pictures of a folder or an archive."""
     tree = opened.enter_context(open_tree(place, _PICTURE))
+    for name in tree.gone:
+        raise BadInputError(f"{place / name} is a link to a file that is not there; fetch it, or remove the link.")
     if not tree.names:
         raise BadInputError(f"{place} holds no pictures: no file with one of the endings {', '.join(ENDINGS)}.")
     if pattern is None:

@@ -13,7 +13,7 @@ import zlib
 from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from re import Pattern
@@ -47,6 +47,7 @@ class RawTree(ABC):
     path: Path
     names: list[str]
     others: Counter[str]  # how many more files there are of which ending
+    gone: Sequence[str] = ()  # links to files that are not there
 
     @abstractmethod
     def read(self, index: int) -> bytes:
@@ -88,11 +89,7 @@ class _Folder(RawTree):
                 self.others[ending_of(name)] += 1
             if number % _FILES_PER_REPORT == 0:
                 progress(0.0)  # nobody knows how many there are
-        for name in gone:
-            if wanted.search(name):
-                raise BadInputError(
-                    f"{path / name} is a link to a file that is not there; fetch it, or remove the link."
-                )
+        self.gone = [name for name in gone if wanted.search(name)]
         self.names.sort()
 
     def read(self, index: int) -> bytes:
