@@ -17,8 +17,11 @@ from fedarena.core.errors import BadInputError
 from fedarena.data import Federation
 from fedarena.display.report.cautions import cautions
 from fedarena.display.report.methods import conditions
+from fedarena.runs.observer import Observer
+from fedarena.runs.suite import make_suite
 from fedarena.storage.run_data import label_runs, load_runs
 from fedarena.storage.run_files import CONTENT_FINGERPRINT
+from suite_runs import run_suite
 
 ROWS = 60
 
@@ -106,7 +109,9 @@ def test_data_that_was_built_again_is_the_same(tmp_path: Path) -> None:
     base = {"federation": str(tmp_path / "store"), "rounds": 1, "cohort": 3, "model": "bag_of_words"}
 
     def suite(*seeds: int) -> Any:
-        return fedarena.suite(name="few", base=base, seeds=seeds, runs_folder=tmp_path / "runs", progress=False)
+        return run_suite(
+            make_suite({"name": "few", "base": base, "seeds": list(seeds)}, {}), tmp_path / "runs", Observer()
+        )
 
     import_texts(tmp_path, "here")
     before = Federation.open(tmp_path / "store")
@@ -132,11 +137,11 @@ def test_data_that_was_built_again_is_the_same(tmp_path: Path) -> None:
 def test_data_that_settings_no_longer_fit_has_changed(tmp_path: Path) -> None:
     """Of fewer clients than a round needs nothing can be built, which must not hide that they are others."""
     base = {"federation": str(import_table(tmp_path, 0)), "rounds": 1, "cohort": 5}
-    options = {"name": "few", "base": base, "seeds": [0], "runs_folder": tmp_path / "runs", "progress": False}
-    fedarena.suite(**options)
+    suite = make_suite({"name": "few", "base": base, "seeds": [0]}, {})
+    run_suite(suite, tmp_path / "runs", Observer())
     import_table(tmp_path, 0, clients=3)
     with pytest.raises(BadInputError, match=r"1 of 1 run is stale .*: the federation 'table' changed since"):
-        fedarena.suite(**options)
+        run_suite(suite, tmp_path / "runs", Observer())
 
 
 @pytest.mark.parametrize("part", ["fleet", "weights"])
