@@ -157,3 +157,24 @@ def test_masked_values_are_refused(tmp_path: Path) -> None:
         FederationWriter(tmp_path / "store", name="own", task=task, columns=columns) as writer,
     ):
         writer.add_client("a", train={"x": x, "y": np.zeros(4, np.int64)})
+
+
+def test_masked_pictures_labels_and_clients_are_missing(tmp_path: Path) -> None:
+    pixels, mask = np.zeros((4, 3, 3), np.uint8), np.array([False, True, False, False])
+    known = {"client": list("aabb"), "label": [0, 1, 0, 1]}
+    masked = np.ma.masked_array(pixels, np.broadcast_to(mask[:, None, None], pixels.shape))
+    with pytest.raises(BadInputError, match="picture 1 has masked pixels, which are missing"):
+        from_images(masked, **known, path=tmp_path / "store")
+    for what, values in (("label", [0, 1, 0, 1]), ("client", [1, 1, 2, 2])):
+        with pytest.raises(BadInputError, match=f"{what} has no value for picture 1"):
+            from_images(pixels, **{**known, what: np.ma.masked_array(values, mask)}, path=tmp_path / "store")
+    texts = {"t": ["so"] * 4, "c": list("abab"), "y": np.ma.masked_array([0, 1, 0, 1], mask)}
+    with pytest.raises(BadInputError, match=r"row 2: the label \(column 'y'\) is missing"):
+        from_texts(texts, client="c", text="t", label="y", path=tmp_path / "store")
+
+
+def test_neighbours_of_large_labels_stay_apart(tmp_path: Path) -> None:
+    labels = [2**53, 2**53 + 1, 2**53, 7]
+    own = from_images(np.zeros((4, 3, 3), np.uint8), client=list("aabb"), label=labels, path=tmp_path / "store")
+    assert own.task.label_names is not None
+    assert set(own.task.label_names) == set(map(str, labels))

@@ -205,7 +205,8 @@ def _in_list(pictures: Any, known: Mapping[str, Any], folder: Path | str | None)
             many = f"the text {quoted(values)}" if isinstance(values, str) else f"{len(values)} values"
             raise BadInputError(f"{what} must have a value for each of the {len(pictures)} pictures, not {many}.")
         try:
-            columns[what] = as_texts(pa.array(np.asarray(values).tolist()), what)
+            plain = np.asanyarray(values).tolist()  # None where they are masked
+            columns[what] = as_texts(pa.array(plain), what)
         except (pa.ArrowException, ValueError) as error:
             raise BadInputError(f"{what} cannot be used: {' '.join(str(error).split())[:200]}") from error
         if columns[what].null_count:
