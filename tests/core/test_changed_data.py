@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fedarena.display.report.cautions import cautions
 from fedarena.display.report.methods import conditions
 from fedarena.runs.observer import Observer
 from fedarena.runs.suite import make_suite
+from fedarena.runs.suite_plan import plan_suite
 from fedarena.storage.run_data import label_runs, load_runs
 from fedarena.storage.run_files import CONTENT_FINGERPRINT
 from suite_runs import run_suite
@@ -142,6 +144,18 @@ def test_data_that_settings_no_longer_fit_has_changed(tmp_path: Path) -> None:
     import_table(tmp_path, 0, clients=3)
     with pytest.raises(BadInputError, match=r"1 of 1 run is stale .*: the federation 'table' changed since"):
         run_suite(suite, tmp_path / "runs", Observer())
+
+
+def test_nothing_is_drawn_again_for_suites_that_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDARENA_CACHE", str(tmp_path / "cache"))
+    base = {"federation": {"name": "synthetic", "clients": 5}, "rounds": 1, "cohort": 2}
+    suite, more = (make_suite({"name": "few", "base": base, "seeds": seeds}, {}) for seeds in ([0], [0, 1]))
+    run_suite(suite, tmp_path / "runs", Observer())
+    shutil.rmtree(tmp_path / "cache")
+    assert [run.state for run in plan_suite(suite, tmp_path / "runs")] == ["finished"]
+    assert not (tmp_path / "cache").exists()
+    assert [run.state for run in plan_suite(more, tmp_path / "runs")] == ["finished", "new"]
+    assert (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize("part", ["fleet", "weights"])

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from fedarena.core.errors import BadInputError, DamagedFileError, FedArenaError
 from fedarena.core.files import write_json
 from fedarena.core.words import counted, some
+from fedarena.data.registry import is_drawn
 from fedarena.runs.building import prepare
 from fedarena.runs.built_here import BuiltHere
 from fedarena.runs.config import RunConfig
@@ -52,7 +53,11 @@ class PlannedRun:
 
 def plan_suite(suite: Suite, runs_folder: Path) -> list[PlannedRun]:
     """Looks at what is there of every run, in ``runs_folder/<suite>/<run>``."""
-    folder, data = runs_folder / suite.name, _DataNow()
+    folder = runs_folder / suite.name
+    is_complete = False
+    with suppress(FedArenaError):  # about which more is said below
+        is_complete = all((folder / name).exists() and is_finished(folder / name) for name in suite.runs)
+    data = _DataNow(draw=not is_complete)
     return [_look_at(name, folder / name, config, data) for name, config in suite.runs.items()]
 
 
@@ -68,7 +73,9 @@ def _look_at(name: str, folder: Path, config: RunConfig, data: _DataNow) -> Plan
 class _DataNow:
     """The data that settings come to now; what runs have in common is looked at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, draw: bool) -> None:
+        # Whether to build what follows from options alone; where nothing is to be run, nobody needs it.
+        self._draw = draw
         self._known: dict[str, dict[str, str | None]] = {}
 
     def changes_since(self, folder: Path, config: RunConfig) -> list[str]:
@@ -85,6 +92,9 @@ class _DataNow:
         if key not in self._known:
             found: dict[str, str | None] = {}
             with suppress(FedArenaError):
+                options = dict(config.federation)
+                if not self._draw and is_drawn(options.pop("name"), options):
+                    raise BadInputError("The federation is not here.")
                 federation, _ = open_federation(config, Observer())
                 found = {
                     "federation_fingerprint": federation.fingerprint,
