@@ -373,7 +373,7 @@ def test_resume_refuses_another_configuration(stopped: Path, setting: str) -> No
 
 def test_resume_refuses_other_data(stopped: Path) -> None:
     environment = json.loads((stopped / "environment.json").read_text())
-    changed = environment | {"federation_fingerprint": "other"}
+    changed = environment | {"federation_fingerprint": "other", "federation_content_fingerprint": "other"}
     forge(stopped, "environment.json", files.json_text(changed).encode())
     with pytest.raises(BadInputError, match="is not the one that the run"):
         resume_run(stopped)

@@ -108,6 +108,21 @@ def test_values_in_quotes_may_have_lines_if_somebody_says_so(tmp_path: Path) -> 
     assert made(tmp_path / "quoted.csv").num_samples == 2
 
 
+def test_numbers_some_of_which_are_nearly_the_same_are_not_told_of() -> None:
+    drawn = np.random.default_rng(0).normal(size=30_000)
+    assert len(np.unique(drawn.astype(np.float32))) < len(drawn)
+    table = {"who": WHO * 7500, "x": drawn, "y": [0, 1, 0, 1] * 7500}
+    assert not any("seven digits" in note for note in made(table).notes)
+
+
+@pytest.mark.parametrize("values", [np.array([1j, 2, 3, 4]), pd.cut([1, 2, 3, 4], 2)], ids=["complex", "intervals"])
+def test_what_is_neither_a_number_nor_a_word_is_refused(values: Any) -> None:
+    table = {"who": WHO, "x": [1, 2, 3, 4], "y": [0, 1, 0, 1]}
+    for column in table:
+        with pytest.raises(BadInputError, match=rf"'{column}' holds .*, which (is|are) (neither|no names)"):
+            made(pd.DataFrame({**table, column: values}))
+
+
 @pytest.mark.parametrize("normalize", ["global", "per_client"])
 @pytest.mark.parametrize("huge", [1e155, np.finfo(np.float64).max])
 def test_a_huge_number_does_not_wipe_out_its_column(normalize: str, huge: float) -> None:
@@ -225,6 +240,16 @@ def test_whole_numbers_that_a_float_cannot_tell_apart_stay_apart(write: Any) -> 
     assert inputs(as_input).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0]]
 
 
+@pytest.mark.parametrize("normalize", ["none", "global"])
+def test_whole_numbers_that_become_the_same_are_told_of(normalize: str) -> None:
+    table = {"who": WHO, "x": [2**53, 2**53 + 1, 2**53 + 2, 5], "y": [0, 1, 0, 1]}
+    assert any(
+        "x holds 4 different whole numbers, of which 3 are left" in n for n in made(table, normalize=normalize).notes
+    )
+    for harmless in ([2**53, 2**53, 2**54, 5], [1, 2, 3, 4]):
+        assert not any("whole numbers" in note for note in made({**table, "x": harmless}, normalize=normalize).notes)
+
+
 def test_codes_are_not_the_numbers_they_read_as(tmp_path: Path) -> None:
     table = {"who": WHO, "x": ["01", "1", "1.0", "1"], "y": [0, 1, 0, 1]}
     for given in (table, {**table, "x": pd.Categorical(table["x"])}):
@@ -331,6 +356,8 @@ def test_names_that_differ_in_blanks_alone_are_the_same_and_that_is_said(who, y,
         ["2021/03/04", "2020/01/05", "1999/12/31", "2000/01/01"],
         ["4/3/21", "5/3/21", "6/3/21", "7/3/21"],
         ["12:30", "7:45", "23:59:59", "00:00"],
+        ["1 234,50 €", ".5 %", "-12%", "+3,5%"],
+        ["31.12.1999", "1.1.2000", "24.12.99", "2000.1.1"],
     ],
 )
 def test_numbers_and_dates_in_disguise_are_told(words: list[str]) -> None:
@@ -341,7 +368,17 @@ def test_numbers_and_dates_in_disguise_are_told(words: list[str]) -> None:
     assert not any("look like" in note for note in made(table, categorical=["x"]).notes)
 
 
-@pytest.mark.parametrize("words", [list("abcd"), ["a1", "b2", "c3", "4%"], ["10-20", "20-30", "30-40", "40+"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        list("abcd"),
+        ["a1", "b2", "c3", "4%"],
+        ["10-20", "20-30", "30-40", "40+"],
+        ["1.2.3", "1.10.0", "2.0.1", "0.1.2"],
+        ["10.0.0.1", "10.0.0.2", "192.168.1.1", "127.0.0.1"],
+        ["1, 2", "3, 4", "1, 2, 3", "4, 5"],
+    ],
+)
 def test_words_are_no_numbers_in_disguise(words: list[str]) -> None:
     table = {"who": WHO, "x": words, "z": [1, 2, 3, 4], "y": [0, 1, 0, 1]}
     assert not any("look like" in note for note in made(table).notes)

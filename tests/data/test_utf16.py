@@ -11,11 +11,13 @@ from fedarena.cli import main
 
 
 @pytest.mark.parametrize("command", [["import", "--label", "y"], ["import-text", "--text", "t", "--label", "y"]])
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "unmarked"])
 def test_utf16_is_named(tmp_path: Path, command: list[str], encoding: str) -> None:
     rows = ["c,t,y", *(f"a{row % 3},some {row % 4},{row % 2}" for row in range(30))]
     mark = "\ufeff" if encoding == "utf-16-le" else ""
-    (tmp_path / "table.csv").write_text(mark + "\n".join(rows), encoding=encoding)
+    name_of = {"utf-32": "utf32", "unmarked": "utf-16-le"}.get(encoding, "utf16")
+    written = "utf-16-le" if encoding == "unmarked" else encoding
+    (tmp_path / "table.csv").write_text(mark + "\n".join(rows), encoding=written)
     name, *options = command
     arguments = [
         "data",
@@ -29,8 +31,10 @@ def test_utf16_is_named(tmp_path: Path, command: list[str], encoding: str) -> No
     ]
     refused = CliRunner().invoke(main, arguments)
     assert refused.exit_code == 2
-    assert "table.csv is text in UTF-16" in " ".join(refused.output.split())
-    said = ["--encoding", "utf16"] if name == "import" else ["encoding=utf16"]
+    told = " ".join(refused.output.split())
+    assert f"table.csv is text in UTF-{32 if encoding == 'utf-32' else 16}" in told
+    assert f"(encoding: {name_of})" in told
+    said = ["--encoding", name_of] if name == "import" else [f"encoding={name_of}"]
     assert CliRunner().invoke(main, [*arguments, *said]).exit_code == 0
 
 

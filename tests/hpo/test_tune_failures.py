@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from small_studies import RATES, RUN, content, tune
 from typer.testing import CliRunner
 
@@ -15,6 +16,7 @@ import fedarena
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError, DamagedFileError, RunFailedError
 from fedarena.hpo.tune import working
+from fedarena.hpo.tune.storage import read_study
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 FAILING = {"algorithm": "small_studies:Fails", "search": {"algorithm.strength": [0.0, 1.0]}}
@@ -183,6 +185,11 @@ def test_a_damaged_study_is_named(tmp_path: Path) -> None:
     with pytest.raises(DamagedFileError, match=r"journal.log is damaged: what trial 0 came to was changed"):
         tune(tmp_path, trials=2)
     journal.write_bytes(whole)
+    described = yaml.safe_load(study.read_text())
+    for data in (["federation"], None, {"colour": "red"}):
+        study.write_text(yaml.safe_dump({**described, "data": data}))
+        with pytest.raises(DamagedFileError, match=r"study.yaml is damaged"):
+            read_study(study.parent)
     study.write_text("name: small\n")
     with pytest.raises(DamagedFileError, match=r"study.yaml is damaged"):
         tune(tmp_path, trials=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 
@@ -63,6 +64,8 @@ def as_number(value: LabelValue) -> float | None:
         return None
     if not np.isfinite(number) or abs(number) > _LARGEST_EXACT or (isinstance(value, str) and "_" in value):
         return None
+    if abs(number) == _LARGEST_EXACT and Decimal(str(value)) != Decimal(number):
+        return None  # its neighbour, rounded
     return number
 
 

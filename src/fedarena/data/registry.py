@@ -136,6 +136,11 @@ class CachedSource:
         with unpacked(tarball, build.path, build.progress) as folder:
             self._build(build, **{**options, "folder": str(folder)})
 
+    @property
+    def reads_nothing(self) -> bool:
+        """Whether its samples follow from its options alone."""
+        return self.reads is None and not self._files
+
     def path(self, **options: Any) -> Path:
         """Where the store is or would be."""
         key = json.dumps([self._build.__module__, self._spec(options).model_dump(mode="json")], sort_keys=True)
@@ -217,3 +222,10 @@ def _digest(text: str) -> str:
 
 def _ignore(fraction: float, text: str) -> None:
     pass
+
+
+def is_drawn(name: str, options: Mapping[str, Any] | None = None) -> bool:
+    """Whether a federation follows from its options alone, reads no files, and would have to be built first."""
+    resolved = resolve_part(FEDERATIONS, {**(options or {}), "name": name}, "federation")
+    source = FEDERATIONS.get(resolved.pop("name"))
+    return isinstance(source, CachedSource) and source.reads_nothing and not source.path(**resolved).exists()

@@ -26,7 +26,14 @@ from fedarena.runs.environment import describe_environment, describe_repositorie
 from fedarena.runs.own_source import OwnSource, own_source
 from fedarena.simulate.simulation import Simulation, transferred_bytes
 from fedarena.storage.checkpoint import FORMAT, read_state
-from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RUN_ID, RunFiles, read_constants
+from fedarena.storage.run_files import (
+    CONFIG_FILE,
+    CONTENT_FINGERPRINT,
+    ENVIRONMENT_FILE,
+    RUN_ID,
+    RunFiles,
+    read_constants,
+)
 from fedarena.train import Groups, count_bytes, flatten_groups
 
 OWN_SOURCE = "own_source"
@@ -50,7 +57,10 @@ def describe_run(experiment: Experiment) -> dict[str, Any]:
     """What ``environment.json`` holds of a run that begins now."""
     source = own_source(experiment.config)
     repositories = {"repositories": describe_repositories(source.files.values())} if source.files else {}
-    federation: dict[str, Any] = {"federation": experiment.federation.name}
+    federation: dict[str, Any] = {
+        "federation": experiment.federation.name,
+        CONTENT_FINGERPRINT: experiment.federation.content_fingerprint,
+    }
     if experiment.federation.notes:
         federation["federation_notes"] = list(experiment.federation.notes)
     attack = describe_attack(experiment.simulation)
@@ -92,15 +102,16 @@ def _identity(experiment: Experiment, source: OwnSource) -> dict[str, Any]:
         "seed": experiment.config.seed,
         "settings_fingerprint": settings_fingerprint(experiment.config),
         **{f"{part}_fingerprint": fingerprint for part, fingerprint in data_fingerprints(experiment).items()},
+        "federation_fingerprint": experiment.federation.fingerprint,
     }
 
 
 def data_fingerprints(experiment: Experiment) -> dict[str, str | None]:
-    """What tells the data of a run from others."""
+    """What tells a run's data from other data; a federation that was built again from the same samples is the same."""
     fleet = experiment.simulation.fleet
     return {
         "fleet": None if fleet is None else fleet.fleet.fingerprint,
-        "federation": experiment.federation.fingerprint,
+        "federation": experiment.federation.content_fingerprint,
         "weights": experiment.weights_fingerprint,
     }
 
@@ -152,7 +163,8 @@ def check_same_experiment(experiment: Experiment, folder: Path) -> None:
             f"{folder / CONFIG_FILE} was changed after the run began, so the run cannot go on; "
             f"start a new one with: fedarena run {folder / CONFIG_FILE} name=…"
         )
-    if before["federation_fingerprint"] != now["federation_fingerprint"]:
+    same_samples = recorded.get(CONTENT_FINGERPRINT) == experiment.federation.content_fingerprint
+    if before["federation_fingerprint"] != now["federation_fingerprint"] and not same_samples:
         raise BadInputError(
             f"The federation {experiment.federation.name!r} is not the one that the run {folder} began with "
             f"(fingerprint {now['federation_fingerprint']} instead of {before['federation_fingerprint']}), "
@@ -198,13 +210,20 @@ def changed_source(now: OwnSource, recorded: Mapping[str, Any]) -> list[str]:
 
 
 def changed_data(now: Mapping[str, str | None], config: RunConfig, recorded: Mapping[str, Any]) -> list[str]:
-    """What of the data of a run, which has such fingerprints `now`, is not as it is recorded; in words."""
+    """What of the data of a run is not as it is recorded, in words.
+
+    `now` are fingerprints as ``environment.json`` names them; what it lacks is not known, and taken to be as it was.
+    """
     words = {
         "federation": f"the federation {recorded.get('federation') or config.federation['name']!r}",
         "fleet": f"the fleet {config.fleet['name']!r}",
         "weights": f"what is in {config.weights}",
     }
-    return [words[part] for part in words if recorded.get(f"{part}_fingerprint", now[part]) != now[part]]
+    both = [name for name in now if name in recorded]
+    changed = [part for part in words if (name := f"{part}_fingerprint") in both and now[name] != recorded[name]]
+    if CONTENT_FINGERPRINT in both and now[CONTENT_FINGERPRINT] == recorded[CONTENT_FINGERPRINT]:
+        changed = [part for part in changed if part != "federation"]  # built again from the same samples
+    return [words[part] for part in changed]
 
 
 def check_same_form(state: Groups, fresh: Groups) -> None:

@@ -14,14 +14,16 @@ import pyarrow.compute as pc
 from fedarena.core.errors import BadInputError, DamagedFileError, FedArenaError
 from fedarena.core.files import write_json
 from fedarena.core.words import counted, some
+from fedarena.data.registry import is_drawn
 from fedarena.runs.building import prepare
 from fedarena.runs.built_here import BuiltHere
 from fedarena.runs.config import RunConfig
 from fedarena.runs.identity import changed_data, changed_source_of, data_fingerprints
 from fedarena.runs.observer import Observer
+from fedarena.runs.opening import open_federation
 from fedarena.runs.suite import SUITE_FILE, Suite, check_unchanged
 from fedarena.storage.run_data import is_finished, load_run
-from fedarena.storage.run_files import ENVIRONMENT_FILE, RunFiles
+from fedarena.storage.run_files import CONTENT_FINGERPRINT, ENVIRONMENT_FILE, RunFiles
 
 StalePolicy = Literal["refuse", "rerun", "keep"]
 STALE_FOLDER = ".stale"  # of a suite, where results go that are not those of the source as it is now
@@ -51,7 +53,11 @@ class PlannedRun:
 
 def plan_suite(suite: Suite, runs_folder: Path) -> list[PlannedRun]:
     """Looks at what is there of every run, in ``runs_folder/<suite>/<run>``."""
-    folder, data = runs_folder / suite.name, _DataNow()
+    folder = runs_folder / suite.name
+    is_complete = False
+    with suppress(FedArenaError):  # about which more is said below
+        is_complete = all((folder / name).exists() and is_finished(folder / name) for name in suite.runs)
+    data = _DataNow(draw=not is_complete)
     return [_look_at(name, folder / name, config, data) for name, config in suite.runs.items()]
 
 
@@ -67,26 +73,37 @@ def _look_at(name: str, folder: Path, config: RunConfig, data: _DataNow) -> Plan
 class _DataNow:
     """The data that settings come to now; what runs have in common is looked at once."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, dict[str, str | None] | None] = {}
+    def __init__(self, draw: bool) -> None:
+        # Whether to build what follows from options alone; where nothing is to be run, nobody needs it.
+        self._draw = draw
+        self._known: dict[str, dict[str, str | None]] = {}
 
     def changes_since(self, folder: Path, config: RunConfig) -> list[str]:
         """What of a run's data has changed since it began; nothing where the data is no longer there."""
         now = self._fingerprints(config)
-        if now is None:
-            return []
         try:
             return changed_data(now, config, json.loads(RunFiles.open(folder).read(ENVIRONMENT_FILE)))
         except (ValueError, TypeError, AttributeError) as error:
             raise DamagedFileError(f"{folder / ENVIRONMENT_FILE} cannot be read: {error!r}") from None
 
-    def _fingerprints(self, config: RunConfig) -> dict[str, str | None] | None:
+    def _fingerprints(self, config: RunConfig) -> dict[str, str | None]:
         decisive = ("federation", "fleet", "weights", "model", "adaptation", "task")
         key = json.dumps({name: config.to_dict().get(name) for name in decisive}, sort_keys=True, default=str)
         if key not in self._known:
-            self._known[key] = None
+            found: dict[str, str | None] = {}
             with suppress(FedArenaError):
-                self._known[key] = data_fingerprints(prepare(config, Observer()))
+                options = dict(config.federation)
+                if not self._draw and is_drawn(options.pop("name"), options):
+                    raise BadInputError("The federation is not here.")
+                federation, _ = open_federation(config, Observer())
+                found = {
+                    "federation_fingerprint": federation.fingerprint,
+                    CONTENT_FINGERPRINT: federation.content_fingerprint,
+                }
+                if config.fleet["name"] != "ideal" or config.weights is not None:  # settings may not fit other data
+                    others = data_fingerprints(prepare(config, Observer()))
+                    found |= {f"{part}_fingerprint": others[part] for part in ("fleet", "weights")}
+            self._known[key] = found
         return self._known[key]
 
 

@@ -20,6 +20,7 @@ from fedarena.storage.recorder import is_being_written
 from fedarena.storage.run_files import (
     ATTRIBUTES_FILE,
     CONFIG_FILE,
+    CONTENT_FINGERPRINT,
     ENVIRONMENT_FILE,
     FLEET_FILE,
     PREDICTIONS_FILE,
@@ -82,8 +83,13 @@ class RunData:
         return str(self.environment.get("federation") or place)
 
     def data_fingerprint(self, part: str) -> str | None:
-        """What tells the federation, the fleet or the weights from others; runs of earlier versions do not tell."""
+        """What tells the federation, the fleet or the weights from others; runs of earlier versions do not tell.
+
+        A federation that was built again from the same samples is the same.
+        """
         found = self.environment.get(f"{part}_fingerprint")
+        if part == "federation":
+            found = self.environment.get(CONTENT_FINGERPRINT, found)
         return None if found is None else str(found)
 
     @property
@@ -216,6 +222,7 @@ def label_runs(runs: Sequence[RunData]) -> list[RunData]:
     options that only one of them has. Runs that differ in a lot are called by their names instead. Where somebody's own
     source, or the data, was another one, names are added: what is called the same is not the same method.
     """
+    runs = _with_known_content(runs)
     flat = [flatten_settings(with_named_transforms(run.config)) for run in runs]
     stores = {settings.get("federation.path"): run.federation_name for run, settings in zip(runs, flat, strict=True)}
     called = stores if len(set(stores.values())) == len(stores) else {}  # a store by its name, if no other has it
@@ -262,6 +269,21 @@ def _told_by_origin(runs: Sequence[RunData], labels: Sequence[str]) -> list[str]
         for row in rows:
             told[row] = f"{label} ({names[sources[row]]})"
     return told
+
+
+def _with_known_content(runs: Sequence[RunData]) -> list[RunData]:
+    """The runs; those of earlier versions get from others of the same store what tells its content from others."""
+    known = {
+        run.environment.get("federation_fingerprint"): content
+        for run in runs
+        if (content := run.environment.get(CONTENT_FINGERPRINT)) is not None
+    }
+    return [
+        replace(run, environment={CONTENT_FINGERPRINT: known[store], **run.environment})
+        if (store := run.environment.get("federation_fingerprint")) in known
+        else run
+        for run in runs
+    ]
 
 
 def _origin(run: RunData) -> str:

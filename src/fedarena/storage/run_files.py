@@ -36,6 +36,7 @@ PREDICTIONS_FILE = "predictions.parquet"
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "checkpoint/state.json"
 RUN_ID = "run_id"  # in environment.json, too
+CONTENT_FINGERPRINT = "federation_content_fingerprint"  # in environment.json
 # What a run begins with; it never changes.
 FIRST_FILES = (CONFIG_FILE, ENVIRONMENT_FILE, FLEET_FILE, ATTRIBUTES_FILE, CONSTANTS_FILE)
 

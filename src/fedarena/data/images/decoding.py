@@ -81,13 +81,22 @@ def _open(source: Any, where: str) -> Image:
         raise DamagedFileError(f"{where} is not a picture that can be read") from None
 
 
+def _is_deep(picture: Image) -> bool:
+    """Whether a file has more than 8 bits of each colour, of which Pillow is about to drop some."""
+    for tile in getattr(picture, "tile", ()):
+        codec, arguments = tile[0], tile[3]
+        if ";16" in str(arguments) or (codec.startswith("ppm") and arguments[1] > np.iinfo(np.uint8).max):
+            return True
+    return False
+
+
 def _kind(picture: Image, where: str) -> str:
     mode, is_transparent = picture.mode, "transparency" in picture.info
     if mode in ("1", "L", "LA", "La"):
         return "grey with transparency" if is_transparent or mode.upper() == "LA" else "grey"
     if mode.startswith("I;16") or (mode == "I" and picture.format == "PNG"):
         return "grey of 16 bits"
-    if mode.startswith("RGB") and any(";16" in str(tile) for tile in getattr(picture, "tile", ())):
+    if mode.startswith("RGB") and _is_deep(picture):
         raise BadInputError(
             f"{where} has colours of 16 bits, of which 8 would be left; save it with 8 bits, or as .npy."
         )

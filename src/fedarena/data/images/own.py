@@ -178,6 +178,8 @@ def from_images(
 def _in_tree(place: Path, pattern: str | None, opened: ExitStack) -> PictureRows:
     """The pictures of a folder or an archive."""
     tree = opened.enter_context(open_tree(place, _PICTURE))
+    for name in tree.gone:
+        raise BadInputError(f"{place / name} is a link to a file that is not there; fetch it, or remove the link.")
     if not tree.names:
         raise BadInputError(f"{place} holds no pictures: no file with one of the endings {', '.join(ENDINGS)}.")
     if pattern is None:
@@ -203,7 +205,8 @@ def _in_list(pictures: Any, known: Mapping[str, Any], folder: Path | str | None)
             many = f"the text {quoted(values)}" if isinstance(values, str) else f"{len(values)} values"
             raise BadInputError(f"{what} must have a value for each of the {len(pictures)} pictures, not {many}.")
         try:
-            columns[what] = as_texts(pa.array(np.asarray(values).tolist()), what)
+            plain = np.asanyarray(values).tolist()  # None where they are masked
+            columns[what] = as_texts(pa.array(plain), what)
         except (pa.ArrowException, ValueError) as error:
             raise BadInputError(f"{what} cannot be used: {' '.join(str(error).split())[:200]}") from error
         if columns[what].null_count:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedarena.core.errors import BadInputError
-from fedarena.core.outside_text import quoted
+from fedarena.core.outside_text import harmless, quoted
 from fedarena.core.registry import nearest
 
 FIELDS = ("client", "label", "part")
@@ -84,6 +84,8 @@ class NamePattern:
                 raise BadInputError(f"{name} in {where} has another form than pattern says, which is {self.text!r}.")
             first_by_end.setdefault(found.groups()[-1] is None, name)
             for field, value in self._fields_in(found).items():
+                if not _is_text(value):
+                    raise BadInputError(f"{harmless(name)} in {where} has a name that is not in UTF-8; rename it.")
                 columns[field].append(value)
         last = self.text.strip("/").rpartition("/")[2]
         if len(first_by_end) == 2 and "{" in last:
@@ -92,3 +94,12 @@ class NamePattern:
                 f"{first_by_end[True]} (both in {where}); put that file into a folder, or remove it."
             )
         return columns
+
+
+def _is_text(name: str) -> bool:
+    """Whether a part of a file's name can be written down; in other encodings than UTF-8 it has half characters."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

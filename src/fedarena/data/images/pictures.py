@@ -92,7 +92,12 @@ class ArrayOfPictures(Pictures):
 
     def source(self, index: int) -> AnyArray | bytes | Path:
         """One of them."""
-        return np.asarray(self._arrays[index])
+        found = self._arrays[index]
+        if np.ma.is_masked(found):
+            raise BadInputError(
+                f"{self.where(index)} has masked pixels, which are missing; fill them in, or leave it out."
+            )
+        return np.asarray(found)
 
 
 def common_form(pictures: Pictures, wanted: Wanted, progress: Callable[[float], None]) -> Form:

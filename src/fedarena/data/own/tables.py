@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -137,7 +138,7 @@ class OwnTable:
                 names = self._memory.column_names
             elif self._is_csv:
                 with pa.input_stream(str(self.path)) as stream:
-                    refuse_unsaid_utf16(stream.read(2), self._form.encoding, self.path)
+                    refuse_unsaid_utf16(stream.read(4), self._form.encoding, self.path)
                 with self._open_csv([]) as reader:
                     names = reader.schema.names
             elif self._ending in _PARQUET:
@@ -273,6 +274,11 @@ def without_missing(
             yield kept
 
 
+def _plain(values: Any) -> list[Any]:
+    """The values of a column; None where they are masked."""
+    return values.tolist() if isinstance(values, np.ma.MaskedArray) else list(values)
+
+
 def _from_memory(table: Any) -> pa.Table:
     try:
         if isinstance(table, pa.Table):
@@ -284,7 +290,7 @@ def _from_memory(table: Any) -> pa.Table:
         if hasattr(table, "iloc"):
             return pa.Table.from_pandas(table, preserve_index=False)
         if isinstance(table, Mapping):
-            return pa.table({str(name): pa.array(list(values)) for name, values in table.items()})
+            return pa.table({str(name): pa.array(_plain(values)) for name, values in table.items()})
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise BadInputError(f"The table cannot be used: {_one_line(error)}") from error
     raise BadInputError(

@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import harmless
 
 _ENDINGS_SHOWN = 5
+_LONGEST_ENDING = 20  # characters
 
 
-def files_below(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Every file with its name seen from `folder`, written with slashes; links are followed, hidden files left out."""
+def files_below(folder: Path, gone: list[str] | None = None) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Every file with its name seen from `folder`, written with slashes; links are followed, hidden files left out.
+
+    Names of links to what is not there are added to `gone`.
+    """
     waiting = [(str(folder), "", frozenset[tuple[int, int]]())]
     while waiting:
         path, prefix, above = waiting.pop()
@@ -33,6 +38,8 @@ def files_below(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
                 waiting.append((entry.path, f"{prefix}{entry.name}/", above | {(seen.st_dev, seen.st_ino)}))
             elif entry.is_file():
                 yield prefix + entry.name, entry
+            elif gone is not None and entry.is_symlink():
+                gone.append(prefix + entry.name)
 
 
 def left_out_note(others: Counter[str], what: str) -> tuple[str, ...]:
@@ -40,10 +47,16 @@ def left_out_note(others: Counter[str], what: str) -> tuple[str, ...]:
     if not others:
         return ()
     frequent = sorted(others, key=lambda ending: (-others[ending], ending))[:_ENDINGS_SHOWN]
-    shown = [f"{ending or 'without an ending'} ({others[ending]:,})" for ending in frequent]
+    shown = [f"{_shown(ending)} ({others[ending]:,})" for ending in frequent]
     more = ", …" if len(others) > _ENDINGS_SHOWN else ""
     total = others.total()
     return (f"{total:,} {'file is' if total == 1 else 'files are'} no {what} and left out: {', '.join(shown)}{more}.",)
+
+
+def _shown(ending: str) -> str:
+    """An ending in a sentence; names of files may hold anything, also what is no text."""
+    written = harmless(ending) or "without an ending"
+    return written if len(written) <= _LONGEST_ENDING else f"{written[:_LONGEST_ENDING]}…"
 
 
 def ending_of(name: str) -> str:

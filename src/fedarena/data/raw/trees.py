@@ -13,7 +13,7 @@ import zlib
 from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from re import Pattern
@@ -47,6 +47,7 @@ class RawTree(ABC):
     path: Path
     names: list[str]
     others: Counter[str]  # how many more files there are of which ending
+    gone: Sequence[str] = ()  # links to files that are not there
 
     @abstractmethod
     def read(self, index: int) -> bytes:
@@ -80,13 +81,15 @@ class _Folder(RawTree):
         self.path = path
         self.names = []
         self.others = Counter()
-        for number, (name, _) in enumerate(files_below(path)):
+        gone: list[str] = []
+        for number, (name, _) in enumerate(files_below(path, gone)):
             if wanted.search(name):
                 self.names.append(name)
             else:
                 self.others[ending_of(name)] += 1
             if number % _FILES_PER_REPORT == 0:
                 progress(0.0)  # nobody knows how many there are
+        self.gone = [name for name in gone if wanted.search(name)]
         self.names.sort()
 
     def read(self, index: int) -> bytes:

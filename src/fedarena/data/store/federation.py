@@ -92,6 +92,7 @@ class Federation:
         self.path = path
         self.manifest = manifest
         self.fingerprint: str = manifest.fingerprint
+        self.content_fingerprint: str = manifest.content_fingerprint  # the same if samples were built again
         self._clients_by_group: dict[str, IntArray] = {}
         self._ids: list[str] | None = None  # of all clients, if they are few
         self._kept_numbers: dict[str, IntArray] = {}  # of the clients' columns, likewise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -378,5 +379,13 @@ class Manifest(_Frozen):
     @property
     def fingerprint(self) -> str:
         """A hash of the content, including the checksums of the data files."""
-        content = json.dumps(self.model_dump(mode="json"), sort_keys=True)
-        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+        return _hash_of(self.model_dump(mode="json"))
+
+    @property
+    def content_fingerprint(self) -> str:
+        """The same without what does not say which samples it holds: its name, where they came from, and notes."""
+        return _hash_of(self.model_dump(mode="json", exclude={"name", "source", "notes"}))
+
+
+def _hash_of(content: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()

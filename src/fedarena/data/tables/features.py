@@ -13,6 +13,7 @@ import numpy as np
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
+from fedarena.core.rounding import changed_by_rounding
 from fedarena.data.store.schema import AnyArray, ColumnSpec, IntArray
 from fedarena.data.tables.values import NOTHING, Floats, Mask, Numbers, Where, Words
 
@@ -105,7 +106,12 @@ class NumberFeature:
 
 
 def _lost_digits(name: str, known: Floats) -> tuple[str, ...]:
-    """A sentence if numbers that differ are the same as samples have them, which is in float32."""
+    """A sentence if numbers that differ are the same as samples have them, which is in float32.
+
+    Among many that are spread widely, some are always so close to each other, which does no harm.
+    """
+    if changed_by_rounding(known) is None:
+        return ()
     with np.errstate(over="ignore"):  # what is too large for it is refused elsewhere
         different, left = (len(np.unique(values)) for values in (known, known.astype(np.float32)))
     if left == different:

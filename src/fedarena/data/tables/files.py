@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,12 @@ _ARROW = (".arrow", ".feather", ".ipc")
 _DELIMITERS = (",", ";", "\t", "|")
 BLANKS = " "  # as a delimiter, any number of blanks
 _HEAD_BYTES = 1 << 20
+_MARKS = {  # with which text in other encodings begins; the first that fits
+    codecs.BOM_UTF32_LE: "utf32",
+    codecs.BOM_UTF32_BE: "utf32",
+    codecs.BOM_UTF16_LE: "utf16",
+    codecs.BOM_UTF16_BE: "utf16",
+}
 _WRONG_WIDTH = re.compile(r"Expected \d+ columns, got (\d+): (.*)", re.DOTALL)  # as Arrow says it
 
 
@@ -48,11 +55,17 @@ class TextForm:
 
 def files_in(folder: Path) -> tuple[list[Path], tuple[str, ...]]:
     """The tables in a folder, by name, and a sentence about other files in it and below."""
-    known = [path for path in sorted(folder.iterdir()) if path.is_file() and _kind(path) is not None]
+    known = [path for path in sorted(folder.iterdir()) if not path.is_dir() and _kind(path) is not None]
+    for path in known:
+        if path.is_symlink() and not path.exists():
+            raise BadInputError(f"{path} is a link to a file that is not there; fetch it, or remove the link.")
+    known = [path for path in known if path.is_file()]
     if not known:
         raise BadInputError(f"{folder} has no tables: files that end in {_endings()}.")
     names = {path.name for path in known}
-    others = Counter(ending_of(name) for name, _ in files_below(folder) if name not in names)
+    others: Counter[str] = Counter()
+    with suppress(BadInputError):  # a folder in it that cannot be read, or leads back, is no reason to refuse tables
+        others.update(ending_of(name) for name, _ in files_below(folder) if name not in names)
     return known, left_out_note(others, "table of this folder")
 
 
@@ -215,16 +228,23 @@ def _not_in(encoding: str, path: Path, error: Exception) -> BadInputError:
 
 
 def refuse_unsaid_utf16(start: bytes, encoding: str, path: Path) -> None:
-    """Raises if a file begins as text in UTF-16 does, of which nobody said that it is."""
-    if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and "16" not in encoding:
-        raise BadInputError(f"{path} is text in UTF-16, as some programs save tables; say so (encoding: utf16).")
+    """Raises if a file begins as text in UTF-16 or UTF-32 does, of which nobody said that it is."""
+    if any(width in encoding for width in ("16", "32")):
+        return
+    for mark, name in _MARKS.items():
+        if start.startswith(mark):
+            raise BadInputError(
+                f"{path} is text in UTF-{name[3:]}, as some programs save tables; say so (encoding: {name})."
+            )
+    if len(start) >= 4 and 0 not in start[:4:2] and not any(start[1:4:2]):  # Latin letters without a mark
+        raise BadInputError(f"{path} is text in UTF-16, as some programs save tables; say so (encoding: utf-16-le).")
 
 
 def _start(path: Path, encoding: str) -> str:
     """How a file begins."""
     with pa.input_stream(path, compression="detect") as stream:
         start = stream.read(_HEAD_BYTES)
-    refuse_unsaid_utf16(bytes(start[:2]), encoding, path)
+    refuse_unsaid_utf16(bytes(start[:4]), encoding, path)
     # A character that is cut in two at the end does not matter, and one that is wrong is found when all is read.
     text = bytes(start).decode(_python_encoding(encoding), errors="replace")
     if not text.strip():

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
+from numbers import Complex, Real
 from numbers import Number as NumberType
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,7 @@ def _as_text(name: str, value: Any) -> str | None:
                 f"Column {quoted(name)} holds {quoted(value)}, which is no text: it has half a character."
             )
         return value
-    if isinstance(value, NumberType):
+    if isinstance(value, NumberType) and (isinstance(value, Real) or not isinstance(value, Complex)):
         return None if value != value else str(value)
     if value is None or type(value).__name__ in ("NAType", "NaTType"):  # of pandas
         return None

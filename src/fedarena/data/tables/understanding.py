@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
+from fedarena.core.words import some
 from fedarena.data.class_labels import as_number
 from fedarena.data.divided_clients import DividedClients
 from fedarena.data.registry import assign_clients
@@ -47,11 +48,12 @@ from fedarena.data.tables.values import (
 
 _RANK_GROUPS = 10  # numbers to predict are to a partitioner as many classes, of equal size
 _FEWEST_IDS = 20  # of fewer samples, whole numbers may well differ
-# Amounts with a sign of currency, percent or thousands, dates but those that are refused, and times.
+# Amounts with a sign of currency, percent or thousands, dates but those that are refused, and times; but no addresses
+# of computers, no versions such as 1.10.0 and no lists of numbers.
 _DISGUISED = re.compile(
-    r"[-+\u2212]?[$€£¥]?[ \u00a0]?\d[\d'_ \u00a0,.]*[ \u00a0]?[%€$£¥]?"
-    r"|\u2212\d[\d.]*"
-    r"|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}"
+    r"[-+\u2212]?[$€£¥]?[ \u00a0]?(?:\d+|\d{1,3}(?:['_ \u00a0,.]\d{3})+)?(?:[.,]\d+|(?<=\d))[ \u00a0]?[%€$£¥]?"
+    r"|\d{4}([-/.])\d{1,2}\1\d{1,2}"
+    r"|\d{1,2}([-/.])\d{1,2}\2(?:\d{2}|\d{4})"
     r"|\d{1,2}:\d{2}(?::\d{2})?"
 )
 _NORMALIZED = {
@@ -111,6 +113,7 @@ def understand(
         *table.notes,
         *_index_notes(table, options),
         *_blank_notes(table, options),
+        *_empty_notes(table, options),
         *notes,
         *_notes(inputs, options, rows),
     ]
@@ -137,6 +140,14 @@ def _owners(table: RawTable, options: TableOptions, marks: MissingMarks) -> Word
         )
     sizes = [rows for _, rows in table.pieces]
     return Words(np.repeat(np.arange(len(sizes)), sizes), table.piece_names)
+
+
+def _empty_notes(table: RawTable, options: TableOptions) -> list[str]:
+    """A sentence about tables that would each be a client if they had a row."""
+    if options.client is not None or options.partition is not None:
+        return []
+    empty = [quoted(name) for name, (_, rows) in zip(table.piece_names, table.pieces, strict=True) if rows == 0]
+    return [f"Tables without a row are no clients: {some(empty)}."] if empty else []
 
 
 def _made_owners(labels: Labels, rows: IntArray, options: TableOptions) -> Words:
@@ -330,11 +341,27 @@ def _notes(inputs: Sequence[_Input], options: TableOptions, rows: IntArray) -> l
         if isinstance(found.values, Numbers) and _counts_samples(found.values.values[rows])
     ]
     notes += [
+        note for found in inputs if isinstance(found.values, Numbers) and (note := _merged(found.name, found.values))
+    ]
+    notes += [
         note
         for found in inputs
         if found.column not in options.categorical and (note := _disguised(found.name, found.values, "categories"))
     ]
     return notes + [f"Missing values became {what}: {', '.join(names)}." for what, names in replaced.items()]
+
+
+def _merged(name: str, numbers: Numbers) -> str | None:
+    """A sentence about whole numbers that no floating-point number tells apart."""
+    if numbers.exact is None:
+        return None
+    different, left = len(numbers.exact.words), len(np.unique(numbers.values[~numbers.missing]))
+    if left == different:
+        return None
+    return (
+        f"{name} holds {different:,} different whole numbers, of which {left:,} are left as inputs, because some are "
+        "beyond 2^53; name it among categorical if they are codes, or subtract what they have in common."
+    )
 
 
 def _disguised(name: str, values: Values, became: str) -> str | None:

@@ -127,8 +127,8 @@ def read_values(
     """
     kind = array.type
     if pa.types.is_dictionary(kind):
-        array = array.cast(kind.value_type)
-        kind = array.type
+        kind = kind.value_type
+        array = array if isinstance(kind, pa.BaseExtensionType) else array.cast(kind)  # such as intervals of pandas
     if pa.types.is_null(kind):
         return Numbers(np.full(len(array), np.nan))
     if pa.types.is_boolean(kind):
@@ -310,7 +310,7 @@ def read_names(name: str, array: pa.ChunkedArray, option: str, marks: Marks | No
     Of text, only what is empty is missing, unless `marks` say what else is.
     """
     kind = array.type
-    if pa.types.is_dictionary(kind):
+    if pa.types.is_dictionary(kind) and not isinstance(kind.value_type, pa.BaseExtensionType):
         return read_names(name, array.cast(kind.value_type), option, marks)
     if pa.types.is_string_view(kind) or pa.types.is_string(kind):
         array = array.cast(pa.large_string())

@@ -80,7 +80,7 @@ def read_study(folder: Path) -> TuningPlan:
             seeds=tuple(found["seeds"]),
             held_out=found["held_out"],
             own_source=found["own_source"],
-            data=found.get("data", {}),
+            data={part: found["data"][part] for part in DATA} if "data" in found else {},
             study_id=found["study_id"],
         )
     except (BadInputError, KeyError, TypeError, AttributeError) as error:
