@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedarena.core.declared import as_declared
 from fedarena.core.registry import make_part
 from fedarena.models.adaptation import ADAPTATIONS, Adaptation, adapt
 from fedarena.models.augmentation import AUGMENTATIONS, Augmentation, NoAugmentation, model_sees
@@ -39,7 +40,7 @@ def assemble_task(
     try_out_augmentation(augmenting, spec, seen, augmentation["name"], dtype)
 
     def make_task(module: nn.Module) -> Task:
-        made = kind(module, spec, **task_options)
+        made = kind(module, spec, **as_declared(kind, task_options))
         made.augmentation = None if isinstance(augmenting, NoAugmentation) else augmenting
         return made
 

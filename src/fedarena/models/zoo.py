@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fedarena.core.declared import as_declared
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
 from fedarena.core.streams import torch_seed
@@ -64,7 +65,7 @@ def build_model(
     builder = MODELS.get(name)
     form = (spec,) if "spec" in inspect.signature(builder).parameters else ()  # a plain module knows its own shapes
     with all_seeded(torch_seed(seed, "model")):
-        module = builder(*form, **options)
+        module = builder(*form, **as_declared(builder, options))
     if not isinstance(module, nn.Module):
         raise BadInputError(f"The model {name!r} must give a torch module, but it gives a {type(module).__name__}")
     if not trainable_parameters(module):
