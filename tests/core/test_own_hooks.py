@@ -19,6 +19,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.metrics import Mean, MetricInfo
 from fedarena.runs.run import start_run
 from fedarena.simulate.schedules import Schedule
+from fedarena.transforms import Transform
 from fedarena.transforms.aggregators.multi_krum import MultiKrum
 
 ENGINES = ("reference", "cohort")
@@ -611,3 +612,104 @@ def test_what_the_server_draws_at_the_beginning_follows_from_the_seed(tmp_path: 
     found = [losses(tmp_path, engine, algorithm=BeginsByChance, rounds=1) for engine in ENGINES]
     np.testing.assert_allclose(*found, rtol=1e-9)
     assert losses(tmp_path, "cohort", "other", algorithm=BeginsByChance, rounds=1, seed=1) != found[0]
+
+
+class PutsAside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.last = nn.Linear(64, 8), nn.Linear(8, 10)
+
+    def forward(self, x):
+        self.features = self.body(x.flatten(1))
+        self.both = [self.features, self.last(torch.relu(self.features))]
+        return self.both[1]
+
+
+class OfFeatures(FedAvg):
+    def local_loss(self, task, params, batch, client):
+        outputs = task.predict(params, batch)
+        return F.cross_entropy(outputs, batch["y"]) + task.module.features.square().mean()
+
+
+class FreelyOfFeatures(FedAvg):
+    def train(self, client, model, data):
+        for batch in data:
+            model.zero_grad()
+            (F.cross_entropy(model(batch["x"]), batch["y"]) + model.features.square().mean()).backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+
+
+def test_a_model_may_put_aside_what_a_loss_looks_at(tmp_path: Path) -> None:
+    found = [
+        losses(tmp_path, engine, algorithm.__name__, algorithm=algorithm, model=PutsAside)
+        for algorithm, engine in ((OfFeatures, "reference"), (OfFeatures, "cohort"), (FreelyOfFeatures, "reference"))
+    ]
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-9)
+
+
+class ChangesInputs(OneName):
+    def forward(self, x):
+        x -= 0.5
+        return super().forward(x)
+
+
+def test_a_model_that_changes_its_inputs_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"called again with the same samples; .* and not x -= 1"):
+        start_run(config(model=ChangesInputs, rounds=1), tmp_path)
+
+
+class ServerOptimizer(FedAvg):
+    """By torch; what it returns still asks for gradients."""
+
+    def server_step(self, state, mean_update, round):
+        params = {name: p.clone().requires_grad_() for name, p in state["params"].items()}
+        for name, p in params.items():
+            p.grad = -mean_update["params"][name]
+        torch.optim.SGD(params.values(), lr=1.0).step()
+        return {**state, "params": params}
+
+
+def test_the_server_may_have_an_optimizer_of_torch(tmp_path: Path) -> None:
+    found = losses(tmp_path, "cohort", algorithm=ServerOptimizer)
+    np.testing.assert_allclose(found, losses(tmp_path, "cohort", "plain"), rtol=1e-9)
+
+
+class FirstUpdate(Transform):
+    first = None
+
+    def at_client(self, rows, kept, server):
+        if self.first is None:
+            self.first = {name: t[:1].clone() for name, t in rows.update["params"].items()}
+        return rows.update | {"params": {n: t - self.first[n] for n, t in rows.update["params"].items()}}, kept
+
+
+class CountsRows(Transform):
+    rows = 0
+
+    def at_client(self, rows, kept, server):
+        self.rows += len(rows)
+        return rows.update, kept
+
+
+@pytest.mark.parametrize(("transform", "where"), [(FirstUpdate, "first"), (CountsRows, "rows")])
+def test_transforms_that_remember_clients_are_refused(tmp_path: Path, transform: Any, where: str) -> None:
+    with pytest.raises(BadInputError, match=rf"{transform.__name__}\.at_client remembers something in self\.{where}"):
+        start_run(config(transforms=[transform], rounds=1, algorithm="fedavg"), tmp_path)
+
+
+class OfAllNumbers(Transform):
+    """How many they are is the same for every client."""
+
+    numbers = None
+
+    def at_client(self, rows, kept, server):
+        if self.numbers is None:
+            self.numbers = sum(t[0].numel() for t in rows.update["params"].values())
+        return rows.update | {"params": {n: t / self.numbers for n, t in rows.update["params"].items()}}, kept
+
+
+def test_transforms_may_keep_what_never_changes(tmp_path: Path) -> None:
+    assert start_run(config(transforms=[OfAllNumbers], rounds=1, algorithm="fedavg"), tmp_path).status == "finished"

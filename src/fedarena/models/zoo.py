@@ -201,7 +201,8 @@ def _try_out(name: str, task: Task, samples: int) -> None:
     if not repeats:
         raise BadInputError(
             f"The model {name!r} puts out something else when it is called again with the same samples; it must "
-            "remember nothing between calls, and draw from no generator but torch's"
+            "remember nothing between calls, change nothing in what it is given (x = x - 1, and not x -= 1), and draw "
+            "from no generator but torch's"
         )
     if failure is not None:
         reason = " ".join(f"{type(failure).__name__}: {failure}".split())
