@@ -713,3 +713,18 @@ class OfAllNumbers(Transform):
 
 def test_transforms_may_keep_what_never_changes(tmp_path: Path) -> None:
     assert start_run(config(transforms=[OfAllNumbers], rounds=1, algorithm="fedavg"), tmp_path).status == "finished"
+
+
+class KeepsNoBuffer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mixing, self.last = torch.eye(64), nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.last(x.flatten(1) @ self.mixing)
+
+
+def test_a_tensor_that_is_no_buffer_is_told_where_it_cannot_stay(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"KeepsNoBuffer' does not compute in float64: .* buffer \(self\.regis"):
+        losses(tmp_path, "cohort", model=KeepsNoBuffer, rounds=1)
+    assert start_run(config(model=KeepsNoBuffer, rounds=1, name="usual"), tmp_path).status == "finished"
