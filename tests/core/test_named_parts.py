@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 
 from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
-from fedarena.core.registry import Registry
+from fedarena.core.registry import Registry, make_part
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import build_model
 from fedarena.runs.config import NAMED_PARTS, resolve
@@ -191,3 +192,61 @@ def test_methods_that_cannot_be_called_are_refused(kind: type, sentence: str, re
 
 def test_methods_that_take_more_than_they_get_are_fine() -> None:
     assert Registry("algorithm", base=FedAvg).get(f"{__name__}:TakesAnything") is TakesAnything
+
+
+class Penalty(Enum):
+    ABSOLUTE = "absolute"
+    SQUARE = "square"
+
+
+class Many(FedAvg):
+    def __init__(
+        self,
+        *,
+        penalty: Penalty = Penalty.SQUARE,
+        perhaps: Penalty | None = None,
+        penalties: tuple[Penalty, ...] = (Penalty.ABSOLUTE,),
+        size: tuple[int, str] | int = (3, "m"),
+        folder: Path = Path("here"),
+        text: str | Penalty = "square",
+        some=frozenset({2}),
+        unannotated=Penalty.SQUARE,
+    ):
+        super().__init__()
+        self.given = (penalty, perhaps, penalties, size, folder, text, some, unannotated)
+
+
+@pytest.mark.parametrize("given", [Penalty.ABSOLUTE, "absolute"])
+def test_options_are_what_a_signature_declares(given: object) -> None:
+    """And not what a file has of them: a text that is compared with a member of an enumeration would never be it."""
+    settings = {"name": Many, "penalty": given, "perhaps": given, "unannotated": given}
+    resolved = resolve({"algorithm": settings}).algorithm
+    assert (resolved["penalty"], resolved["penalties"], resolved["size"]) == ("absolute", ["absolute"], [3, "m"])
+    made = make_part(NAMED_PARTS["algorithm"], resolved, FedAvg, "an algorithm")
+    absolute = Penalty.ABSOLUTE
+    assert made.given == (
+        absolute,
+        absolute,
+        (absolute,),
+        (3, "m"),
+        Path("here"),
+        "square",
+        frozenset({2}),
+        absolute,
+    )
+
+
+class Chooses(nn.Module):
+    def __init__(self, *, penalty: Penalty = Penalty.SQUARE):
+        super().__init__()
+        assert penalty is Penalty.SQUARE
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.last(x.flatten(1))
+
+
+def test_models_get_members_of_enumerations() -> None:
+    settings = resolve({"federation": "digits", "model": Chooses}).model
+    spec = DataSpec("classification", 10, (1, 8, 8))
+    assert isinstance(build_model(settings.pop("name"), spec, settings, seed=0), Chooses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.metrics import Mean, MetricInfo
 from fedarena.runs.run import start_run
 from fedarena.simulate.schedules import Schedule
+from fedarena.transforms import Transform
 from fedarena.transforms.aggregators.multi_krum import MultiKrum
 
 ENGINES = ("reference", "cohort")
@@ -64,6 +66,39 @@ class UpdateInPlace(FedAvg):
         for name in params:
             params[name] -= client.broadcast["params"][name]
         return {"params": params}, client.state
+
+
+class AddsToState(FedAvg):
+    """A client that has not moved would add nothing."""
+
+    def client_init(self, broadcast):
+        return {"sum": {name: torch.zeros_like(p) for name, p in broadcast["params"].items()}}
+
+    def client_update(self, params, client, work):
+        update, state = super().client_update(params, client, work)
+        for name, u in update["params"].items():
+            state["sum"][name] += u
+        return update, state
+
+
+class PersonalInPlace(FedAvg):
+    def personal_models(self, client):
+        return [{name: p.mul_(0.5) for name, p in client.broadcast["params"].items()}]
+
+
+class PersonalByChance(FedAvg):
+    def personal_models(self, client):
+        return [{name: p + torch.randn_like(p) for name, p in client.broadcast["params"].items()}]
+
+
+class ScoresByChance(FedAvg):
+    def evaluation_params(self, state):
+        return {name: p + torch.randn_like(p) for name, p in state["params"].items()}
+
+
+class SentByChance(FedAvg):
+    def broadcast(self, state):
+        return {"params": {name: p + torch.randn_like(p) for name, p in state["params"].items()}}
 
 
 class HalvesInPlace(FedAvg):
@@ -113,9 +148,14 @@ PRIVATE = {"privacy": {"name": "dp_sgd", "noise_multiplier": 1.0}}
     [
         (MomentumInPlace, {}, r"MomentumInPlace.local_gradient changes client\.state in place"),
         (StartInSelf, {}, r"StartInSelf.local_start remembers something in self\.start, .* client\.broadcast has what"),
-        (ListInSelf, {}, r"ListInSelf.client_update remembers something in self\.seen"),
+        (ListInSelf, {}, r"ListInSelf.client_update remembers something between its calls \(in self\.seen\)"),
         (StateOfAnotherType, {}, r"keeps n/n in the form torch.float32 \[\], and client_init made it torch.int64 \[\]"),
-        (UpdateInPlace, {}, r"UpdateInPlace.client_update changes client\.broadcast in place"),
+        (UpdateInPlace, {}, "UpdateInPlace.client_update changes params in place"),
+        (AddsToState, {}, r"AddsToState.client_update changes client\.state in place"),
+        (PersonalInPlace, {}, r"PersonalInPlace.personal_models changes client\.broadcast in place"),
+        (PersonalByChance, {}, "PersonalByChance.personal_models draws random numbers"),
+        (ScoresByChance, {}, "ScoresByChance.evaluation_params draws random numbers .* use numbers that server_init"),
+        (SentByChance, {}, "SentByChance.broadcast draws random numbers"),
         (HalvesInPlace, {}, "HalvesInPlace.server_init changes the parameters that it gets in place"),
         (ScoresInPlace, {}, "ScoresInPlace.evaluation_params changes the server's state in place"),
         (LossOfTheModule, {}, r"local_loss depends on the parameters that task\.module has, .* task\.predict\(params"),
@@ -145,13 +185,56 @@ class KeepsNames(FedAvg):
         return grad
 
 
+class CachedWeights(FedAvg):
+    @cached_property
+    def weights(self):
+        return torch.linspace(1, 2, 10)
+
+    def local_loss(self, task, params, batch, client):
+        outputs = task.predict(params, batch)
+        return F.cross_entropy(outputs, batch["y"], weight=self.weights.to(outputs))
+
+    def server_step(self, state, mean_update, round):
+        update = {name: self.server_factor * u for name, u in mean_update["params"].items()}
+        return super().server_step(state, {"params": update}, round)
+
+    @cached_property
+    def server_factor(self):
+        return 0.5
+
+
+class LateWeights(FedAvg):
+    """The same numbers whoever is first, of which nobody keeps anything."""
+
+    weights = None
+
+    def __init__(self):
+        super().__init__()
+        self.scales = {}
+
+    def local_loss(self, task, params, batch, client):
+        outputs = task.predict(params, batch)
+        if self.weights is None:
+            self.weights = torch.linspace(1, 2, outputs.shape[1]).to(outputs)
+        return F.cross_entropy(outputs, batch["y"], weight=self.weights)
+
+    def local_gradient(self, grad, params, client):
+        for name, p in params.items():
+            if name not in self.scales:
+                self.scales[name] = p.numel() ** -0.5
+        return {name: self.scales[name] * g for name, g in grad.items()}
+
+
 class Proximal(FedAvg):
     def local_loss(self, task, params, batch, client):
         apart = [(p - client.broadcast["params"][name]).square().sum() for name, p in params.items()]
         return task.loss(params, batch) + 0.5 * sum(apart)
 
 
-@pytest.mark.parametrize(("algorithm", "settings"), [(KeepsNames, {}), (Proximal, {}), (Proximal, PRIVATE)])
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [(KeepsNames, {}), (CachedWeights, {}), (LateWeights, {}), (Proximal, {}), (Proximal, PRIVATE)],
+)
 def test_what_is_right_stays_allowed(tmp_path: Path, algorithm: Any, settings: dict[str, Any]) -> None:
     scores = [losses(tmp_path, engine, algorithm=algorithm, **settings) for engine in ENGINES]
     np.testing.assert_allclose(*scores, rtol=1e-9)
@@ -483,7 +566,165 @@ class FirstNumber(FedAvg):
         return task.loss(params, batch) * self.level
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_numbers_of_the_first_client_are_not_kept_for_others(tmp_path: Path, engine: str) -> None:
-    with pytest.raises(BadInputError, match=r"FirstNumber.local_loss remembers something in self\.level"):
-        start_run(config(algorithm=FirstNumber, engine=engine, rounds=1), tmp_path)
+class FirstLabels(FirstNumber):
+    def local_loss(self, task, params, batch, client):
+        if self.level is None:
+            self.level = batch["y"].max() / 10
+        return task.loss(params, batch) * self.level
+
+
+class FirstRound(FirstNumber):
+    def local_start(self, client):
+        if self.level is None:
+            self.level = client.job.round
+        return client.broadcast["params"]
+
+
+class FirstOfAll(FirstNumber):
+    """In the class, which all algorithms of this kind have in common."""
+
+    def local_start(self, client):
+        if FirstOfAll.level is None:
+            FirstOfAll.level = client.broadcast["params"]
+        return client.broadcast["params"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "hook"),
+    [
+        (FirstNumber, "local_loss"),
+        (FirstLabels, "local_loss"),
+        (FirstRound, "local_start"),
+        (FirstOfAll, "local_start"),
+    ],
+)
+def test_numbers_of_the_first_client_are_not_kept_for_others(tmp_path: Path, algorithm: Any, hook: str) -> None:
+    with pytest.raises(BadInputError, match=rf"{algorithm.__name__}\.{hook} remembers something in self\.level"):
+        start_run(config(algorithm=algorithm, rounds=1), tmp_path)
+
+
+class BeginsByChance(FedAvg):
+    def server_init(self, params):
+        return {"params": {name: 0.1 * torch.randn_like(p) for name, p in params.items()}}
+
+
+def test_what_the_server_draws_at_the_beginning_follows_from_the_seed(tmp_path: Path) -> None:
+    found = [losses(tmp_path, engine, algorithm=BeginsByChance, rounds=1) for engine in ENGINES]
+    np.testing.assert_allclose(*found, rtol=1e-9)
+    assert losses(tmp_path, "cohort", "other", algorithm=BeginsByChance, rounds=1, seed=1) != found[0]
+
+
+class PutsAside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.last = nn.Linear(64, 8), nn.Linear(8, 10)
+
+    def forward(self, x):
+        self.features = self.body(x.flatten(1))
+        self.both = [self.features, self.last(torch.relu(self.features))]
+        return self.both[1]
+
+
+class OfFeatures(FedAvg):
+    def local_loss(self, task, params, batch, client):
+        outputs = task.predict(params, batch)
+        return F.cross_entropy(outputs, batch["y"]) + task.module.features.square().mean()
+
+
+class FreelyOfFeatures(FedAvg):
+    def train(self, client, model, data):
+        for batch in data:
+            model.zero_grad()
+            (F.cross_entropy(model(batch["x"]), batch["y"]) + model.features.square().mean()).backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+
+
+def test_a_model_may_put_aside_what_a_loss_looks_at(tmp_path: Path) -> None:
+    found = [
+        losses(tmp_path, engine, algorithm.__name__, algorithm=algorithm, model=PutsAside)
+        for algorithm, engine in ((OfFeatures, "reference"), (OfFeatures, "cohort"), (FreelyOfFeatures, "reference"))
+    ]
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-9)
+
+
+class ChangesInputs(OneName):
+    def forward(self, x):
+        x -= 0.5
+        return super().forward(x)
+
+
+def test_a_model_that_changes_its_inputs_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"called again with the same samples; .* and not x -= 1"):
+        start_run(config(model=ChangesInputs, rounds=1), tmp_path)
+
+
+class ServerOptimizer(FedAvg):
+    """By torch; what it returns still asks for gradients."""
+
+    def server_step(self, state, mean_update, round):
+        params = {name: p.clone().requires_grad_() for name, p in state["params"].items()}
+        for name, p in params.items():
+            p.grad = -mean_update["params"][name]
+        torch.optim.SGD(params.values(), lr=1.0).step()
+        return {**state, "params": params}
+
+
+def test_the_server_may_have_an_optimizer_of_torch(tmp_path: Path) -> None:
+    found = losses(tmp_path, "cohort", algorithm=ServerOptimizer)
+    np.testing.assert_allclose(found, losses(tmp_path, "cohort", "plain"), rtol=1e-9)
+
+
+class FirstUpdate(Transform):
+    first = None
+
+    def at_client(self, rows, kept, server):
+        if self.first is None:
+            self.first = {name: t[:1].clone() for name, t in rows.update["params"].items()}
+        return rows.update | {"params": {n: t - self.first[n] for n, t in rows.update["params"].items()}}, kept
+
+
+class CountsRows(Transform):
+    rows = 0
+
+    def at_client(self, rows, kept, server):
+        self.rows += len(rows)
+        return rows.update, kept
+
+
+@pytest.mark.parametrize(("transform", "where"), [(FirstUpdate, "first"), (CountsRows, "rows")])
+def test_transforms_that_remember_clients_are_refused(tmp_path: Path, transform: Any, where: str) -> None:
+    with pytest.raises(BadInputError, match=rf"{transform.__name__}\.at_client remembers something in self\.{where}"):
+        start_run(config(transforms=[transform], rounds=1, algorithm="fedavg"), tmp_path)
+
+
+class OfAllNumbers(Transform):
+    """How many they are is the same for every client."""
+
+    numbers = None
+
+    def at_client(self, rows, kept, server):
+        if self.numbers is None:
+            self.numbers = sum(t[0].numel() for t in rows.update["params"].values())
+        return rows.update | {"params": {n: t / self.numbers for n, t in rows.update["params"].items()}}, kept
+
+
+def test_transforms_may_keep_what_never_changes(tmp_path: Path) -> None:
+    assert start_run(config(transforms=[OfAllNumbers], rounds=1, algorithm="fedavg"), tmp_path).status == "finished"
+
+
+class KeepsNoBuffer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mixing, self.last = torch.eye(64), nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.last(x.flatten(1) @ self.mixing)
+
+
+def test_a_tensor_that_is_no_buffer_is_told_where_it_cannot_stay(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"KeepsNoBuffer' does not compute in float64: .* buffer \(self\.regis"):
+        losses(tmp_path, "cohort", model=KeepsNoBuffer, rounds=1)
+    assert start_run(config(model=KeepsNoBuffer, rounds=1, name="usual"), tmp_path).status == "finished"

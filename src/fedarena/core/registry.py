@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from fedarena.core.declared import as_declared
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import harmless, quoted
 
@@ -171,7 +172,7 @@ def make_part(registry: Registry[Any], settings: Mapping[str, Any], base: type[M
     part = registry.get(options.pop("name"))
     if not (isinstance(part, type) and issubclass(part, base)):
         raise BadInputError(f"{settings['name']} is not {what}: a subclass of {base.__module__}.{base.__qualname__}")
-    return part(**options)
+    return part(**as_declared(part, options))
 
 
 def _look_here_too() -> None:

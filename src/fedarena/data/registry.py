@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import platformdirs
 
+from fedarena.core.declared import as_declared
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.options import resolve_part
 from fedarena.core.registry import Registry
@@ -50,7 +51,10 @@ def load_federation(
     10
     """
     resolved = resolve_part(FEDERATIONS, {**(options or {}), "name": name}, "federation")
-    return FEDERATIONS.get(resolved.pop("name"))(progress or _ignore, **resolved)
+    source = FEDERATIONS.get(resolved.pop("name"))
+    if not isinstance(source, CachedSource):  # which has them in the name of what it builds
+        resolved = as_declared(source, resolved)
+    return source(progress or _ignore, **resolved)
 
 
 def assign_clients(partition: Mapping[str, Any], labels: AnyArray) -> IntArray:
@@ -131,10 +135,10 @@ class CachedSource:
     def _build_store(self, build: StoreBuild, options: Mapping[str, Any]) -> None:
         tarball = None if self.reads is None else self.reads.tarball(options["folder"])
         if tarball is None:
-            self._build(build, **options)
+            self._build(build, **as_declared(self._build, options))
             return
         with unpacked(tarball, build.path, build.progress) as folder:
-            self._build(build, **{**options, "folder": str(folder)})
+            self._build(build, **as_declared(self._build, {**options, "folder": str(folder)}))
 
     @property
     def reads_nothing(self) -> bool:

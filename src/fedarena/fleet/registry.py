@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedarena.core.declared import as_declared
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import resolve_part
 from fedarena.core.registry import Registry
@@ -24,7 +25,8 @@ def load_fleet(settings: Mapping[str, Any] | str, phones: int) -> Fleet:
     """The fleet that ``settings["name"]`` makes for that many clients; the other entries are its options."""
     resolved = resolve_part(FLEETS, settings, "fleet")
     name = resolved.pop("name")
-    fleet = FLEETS.get(name)(phones, **resolved)
+    source = FLEETS.get(name)
+    fleet = source(phones, **as_declared(source, resolved))
     if not isinstance(fleet, Fleet):
         raise BadInputError(f"The fleet {name!r} must return a Fleet, not {fleet!r:.60}")
     return fleet

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fedarena.core.declared import as_declared
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
 from fedarena.core.streams import torch_seed
@@ -64,7 +65,7 @@ def build_model(
     builder = MODELS.get(name)
     form = (spec,) if "spec" in inspect.signature(builder).parameters else ()  # a plain module knows its own shapes
     with all_seeded(torch_seed(seed, "model")):
-        module = builder(*form, **options)
+        module = builder(*form, **as_declared(builder, options))
     if not isinstance(module, nn.Module):
         raise BadInputError(f"The model {name!r} must give a torch module, but it gives a {type(module).__name__}")
     if not trainable_parameters(module):
@@ -187,7 +188,8 @@ def _try_out(name: str, task: Task, samples: int) -> None:
             )
     for path, (version, value) in versions.items():
         # A row that is short enough is written, but not changed, by an embedding with max_norm.
-        if params[path]._version != version or not torch.equal(params[path], value):
+        same = torch.equal(torch.nan_to_num(params[path]), torch.nan_to_num(value))
+        if params[path]._version != version or not same:
             raise BadInputError(
                 f"The model {name!r} changes its parameter {path!r} in place when it is called, as an embedding with "
                 "max_norm does, which would reach other clients; compute with a copy that is changed"
@@ -200,7 +202,8 @@ def _try_out(name: str, task: Task, samples: int) -> None:
     if not repeats:
         raise BadInputError(
             f"The model {name!r} puts out something else when it is called again with the same samples; it must "
-            "remember nothing between calls, and draw from no generator but torch's"
+            "remember nothing between calls, change nothing in what it is given (x = x - 1, and not x -= 1), and draw "
+            "from no generator but torch's"
         )
     if failure is not None:
         reason = " ".join(f"{type(failure).__name__}: {failure}".split())

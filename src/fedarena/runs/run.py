@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from fedarena.metrics import PERSONAL
 from fedarena.metrics.classes import class_columns
 from fedarena.metrics.info import MetricInfo
 from fedarena.models import constant_tensors
+from fedarena.models.copying import copy_of
 from fedarena.privacy.audit import audit_result
 from fedarena.runs.attacked import attack_sentence, describe_attack
 from fedarena.runs.building import Experiment, GivenParts, prepare
@@ -189,7 +189,7 @@ class Run:
 
     def _model_after(self, snapshot: Snapshot | None) -> nn.Module:
         simulation = self._simulation
-        module = copy.deepcopy(simulation.task.module).cpu().eval()
+        module = copy_of(simulation.task.module).cpu().eval()
         if snapshot is not None:
             params = simulation.algorithm.evaluation_params(snapshot.state)
             module.load_state_dict({name: p.cpu() for name, p in params.items()}, strict=False)

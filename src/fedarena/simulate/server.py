@@ -16,6 +16,7 @@ from fedarena.train.examples import example_update
 from fedarena.train.late import LateChecks
 from fedarena.train.memories import refusing_memories
 from fedarena.train.own_code import check_same_form, has_own_code, is_own
+from fedarena.train.tensors import map_groups
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 from fedarena.transforms.aggregators.base import VERDICT
 from fedarena.transforms.downlink import Downlink
@@ -111,6 +112,8 @@ class Server:
             if is_own(type(self.algorithm)):
                 who = f"{type(self.algorithm).__name__}.server_step"
                 check_same_form(stepped["params"], state["params"], who)
+                # What an optimizer of torch moved remembers that it did, and would be no leaf in the next step.
+                stepped = map_groups(lambda t: t.detach() if isinstance(t, Tensor) else t, stepped)
             return stepped
 
         before = self.state["params"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import numpy.typing as npt
 
+from fedarena.core import streams
 from fedarena.core.errors import BadInputError, DivergedError, NotFiniteError
 from fedarena.core.limits import Limits
 from fedarena.core.secret_noise import SecretSource
 from fedarena.metrics import PERSONAL
 from fedarena.metrics.info import MetricInfo
 from fedarena.models import Task, Tensors, trainable_parameters
+from fedarena.models.seeding import all_seeded
 from fedarena.simulate.client_states.store import ClientStates
 from fedarena.simulate.edges import EdgeLinks, Edges, NoEdges
 from fedarena.simulate.jobs import FloatArray
@@ -34,6 +37,7 @@ from fedarena.train.engine import IntArray, Part, steps_in_shares
 from fedarena.train.examples import example_update
 from fedarena.train.late import LateChecks
 from fedarena.train.optimizers import training_of
+from fedarena.train.own_code import has_own_code
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.transforms import AGGREGATORS, Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
 from fedarena.transforms.aggregators.base import unnamed
@@ -176,7 +180,9 @@ class Simulation:
     def first_snapshot(self) -> Snapshot:
         """Where a run stands before its first round."""
         params = self.engine.initial_params()
-        state = self.algorithm.server_init(params)
+        seed = streams.torch_seed(self.seed, "server init")
+        with all_seeded(seed) if has_own_code(self.algorithm) else nullcontext():
+            state = self.algorithm.server_init(params)
         example = example_update(self.algorithm, params)
         return Snapshot(
             0,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedarena.metrics import Metric
 from fedarena.metrics.totals import RIGHT, SCORES, MetricStates, SampleSums, Totals
 from fedarena.models import Task, Tensors, trainable_parameters
+from fedarena.models.copying import copy_of
 from fedarena.train.engine import ClientData, ClientScores, IntArray, Part
 from fedarena.train.execution import in_order, one_ahead
 from fedarena.train.kept_samples import KeptSamples, TensorSamples, tensor_samples
@@ -30,7 +31,7 @@ class OwnTask(threading.local):
 
     def __init__(self, task: Task, params: Tensors | None = None):
         self.task = copy.copy(task)
-        self.task.module = copy.deepcopy(task.module).eval()
+        self.task.module = copy_of(task.module).eval()
         self.use(params or {})
 
     def use(self, params: Tensors) -> None:

@@ -7,6 +7,7 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import islice
 from types import FunctionType, ModuleType
 from typing import Any
@@ -21,7 +22,7 @@ from fedarena.train.own_code import is_own
 _NUMBERS = 1 << 16  # of an array or a collection that are compared: a look costs no more in a larger federation
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 ENTRIES = " (entries)"  # behind where a collection is: how many it has
-_NO_MEMORY = (type, ModuleType, FunctionType, property, staticmethod, classmethod)
+_NO_MEMORY = (type, ModuleType, FunctionType, property, cached_property, staticmethod, classmethod)
 
 
 @contextmanager
@@ -35,13 +36,13 @@ def refusing_memories(part: object, method: str, instead: str) -> Iterator[None]
         return
     before = memories_of(part)
     yield
-    for place in changed_memories(before, memories_of(part)):
+    for place in changed_memories(part, before, memories_of(part)):
         raise memory_refused(part, method, place, instead)
 
 
 def memory_refused(part: object, method: str, place: str, instead: str) -> BadInputError:
     """What to tell somebody whose part remembers something in itself."""
-    attribute = re.split(r"[.\[ ]", place)[0]
+    attribute = attribute_of(place)
     return BadInputError(
         f"{type(part).__name__}.{method} remembers something in self.{attribute}, which would be lost when the "
         f"run is interrupted, and unknown to other engines; {instead}, or, if nothing depends on it, say "
@@ -49,11 +50,20 @@ def memory_refused(part: object, method: str, place: str, instead: str) -> BadIn
     )
 
 
-def changed_memories(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """Where a part is not as it was."""
+def changed_memories(part: object, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """Where a part is not as it was; what a cached property found out for the first time follows from what it was."""
+    known = {attribute_of(place) for place in before}
     for place in dict.fromkeys([*after, *before]):
-        if place not in before or place not in after or not _same(before[place], after[place]):
+        if place in before and place in after and _same(before[place], after[place]):
+            continue
+        attribute = attribute_of(place)
+        if attribute in known or not isinstance(getattr(type(part), attribute, None), cached_property):
             yield place
+
+
+def attribute_of(place: str) -> str:
+    """Of a part, in which something is."""
+    return re.split(r"[.\[ ]", place)[0]
 
 
 def memories_of(part: object) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,16 +17,21 @@ from torch.utils import _pytree as pytree
 from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors, seeded, trainable_parameters
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.jobs import Client, newcomer
+from fedarena.train.jobs import Client, Job, JobArrays, context_of, newcomer
 from fedarena.train.layers import LayerTracker
-from fedarena.train.memories import ENTRIES, changed_memories, memories_of, memory_refused
+from fedarena.train.memories import ENTRIES, attribute_of, changed_memories, memories_of, memory_refused
 from fedarena.train.own_code import check_group_names, check_same_form, corrected_gradient, is_own, refusing_draws
-from fedarena.train.tensors import Groups
+from fedarena.train.tensors import Groups, map_groups
 
 _NEARLY = 0.85  # how alike two names are, from 0 to 1
+_NUMBERS = (Tensor, np.ndarray, np.generic, bool, int, float, complex)
 _LEAST_BITS = 32  # of numbers that are added up over clients
 _DRAWS = 'client.job.normal("purpose", like=tensor) or client.job.uniform'
-_KEPT = "client.broadcast has what was downloaded, and client_init's groups what a client keeps from job to job"
+_KEPT = (
+    "client.broadcast has what was downloaded, client_init's groups what a client keeps from job to job, and __init__ "
+    "or prepare is the place for what never changes"
+)
+_AT_SERVER = "numbers that server_init or server_step drew into a group of the server's state"
 
 
 def check_client_weight(algorithm: Algorithm) -> None:
@@ -78,14 +85,55 @@ def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
     with _unchanged(f"{kind.__name__}.server_init", {"the parameters that it gets": params}):
         state = algorithm.server_init(params)
     check_group_names(algorithm, state, "server's state")
-    with _unchanged(f"{kind.__name__}.broadcast", {"the server's state": state}):
+    with _at_server(algorithm, "broadcast", state):
         broadcast = algorithm.broadcast(state)
-    with _unchanged(f"{kind.__name__}.evaluation_params", {"the server's state": state}):
+    with _at_server(algorithm, "evaluation_params", state):
         check_same_form(algorithm.evaluation_params(state), params, f"{kind.__name__}.evaluation_params")
     check_group_names(algorithm, algorithm.client_init(broadcast), "clients' state")
     if not algorithm.trains_freely:
         with LayerTracker(task.module) as tracker:
             _Trial(algorithm, task, tracker).hooks_of_clients(broadcast, params)
+
+
+@contextmanager
+def _at_server(algorithm: Algorithm, hook: str, state: Groups) -> Iterator[None]:
+    """In which a hook must give the same of the same state, whoever asks how often."""
+    who = f"{type(algorithm).__name__}.{hook}"
+    drawing = refusing_draws(who, _AT_SERVER) if is_own(getattr(type(algorithm), hook)) else nullcontext()
+    with drawing, _unchanged(who, {"the server's state": state}):
+        yield
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What hooks of one client are called with."""
+
+    client: Client
+    batch: Tensors
+    params: Tensors
+    grad: Tensors
+    work: Work
+
+    def seen(self) -> dict[str, Any]:
+        """What no hook may change, by what it is called; a gradient is the hook's own."""
+        return {
+            "client.broadcast": self.client.broadcast,
+            "client.state": self.client.state,
+            "batch": self.batch,
+            "params": self.params,
+        }
+
+    def another(self, batch: Tensors) -> _Given:
+        """Another client in another job, of which everything is different but the form."""
+        like = next(iter(self.client.broadcast["params"].values()))
+        jobs = JobArrays.of([Job(1, 2, share=0.5, version=1)]).tensors(like, seed=1)
+        job = context_of({name: t[0] for name, t in jobs.items()}).at_step(torch.tensor(2, device=like.device))
+        client = newcomer(map_groups(_moved, self.client.broadcast), map_groups(_moved, self.client.state), job)
+        params, grad = ({name: _moved(t) for name, t in own.items()} for own in (self.params, self.grad))
+        return _Given(client, batch, params, grad, Work(7, 3, 11, 1.5))
+
+
+_Call = Callable[[Algorithm, _Given], Any]
 
 
 class _Trial:
@@ -97,25 +145,28 @@ class _Trial:
 
     def hooks_of_clients(self, broadcast: Groups, params: Tensors) -> None:
         """Tries all hooks in the order in which a client calls them."""
-        algorithm, name = self._algorithm, self._name
-        state = self._tried("client_init", lambda: algorithm.client_init(broadcast), {"broadcast": broadcast})
-        client = newcomer(broadcast, state)
-        given = {"client.broadcast": broadcast, "client.state": state}
-        start = self._tried("local_start", lambda: algorithm.local_start(client), given)
-        batch = self._batch(next(iter(params.values())).device)
+        algorithm, name, task = self._algorithm, self._name, self._task
+        device, dtype = next((p.device, p.dtype) for p in params.values())
+        given = _Given(newcomer(broadcast, {}), self._batch(device, 3), {}, {}, Work(2, 1, 2))
+        state = self._tried("client_init", lambda own, at: own.client_init(at.client.broadcast), given)
+        given = replace(given, client=newcomer(broadcast, state))
+        start = self._tried("local_start", lambda own, at: own.local_start(at.client), given)
         with torch.enable_grad():
             leaves = {name: p.detach().clone().requires_grad_() for name, p in start.items()}
-            seen = {**given, "batch": batch, "params": leaves}
-            loss = self._tried("local_loss", lambda: algorithm.local_loss(self._task, leaves, batch, client), seen)
+            given = replace(given, params=leaves)
+            loss = self._tried(
+                "local_loss", lambda own, at: own.local_loss(task, at.params, at.batch, at.client), given
+            )
             grad = self._gradient(loss, leaves)
+        # Not those at the beginning, from which the way is 0.
+        given = replace(given, params={name: _moved(p) for name, p in start.items()}, grad=grad)
         with torch.no_grad():
-            seen = {**given, "params": start}
 
-            def corrected() -> Tensors:
-                return corrected_gradient(algorithm, {name: g.clone() for name, g in grad.items()}, start, client)
+            def corrected(own: Algorithm, at: _Given) -> Tensors:
+                return corrected_gradient(own, {name: g.clone() for name, g in at.grad.items()}, at.params, at.client)
 
-            self._tried("local_gradient", corrected, seen)
-            sent = self._tried("client_update", lambda: algorithm.client_update(start, client, Work(2, 1, 2)), seen)
+            self._tried("local_gradient", corrected, given)
+            sent = self._tried("client_update", lambda own, at: own.client_update(at.params, at.client, at.work), given)
         if not isinstance(sent, tuple) or len(sent) != 2 or not all(_are_groups(groups) for groups in sent):
             raise BadInputError(
                 f"{name}.client_update must give an update and what the client keeps, both groups of tensors, such as "
@@ -128,11 +179,12 @@ class _Trial:
                 f"{name}.client_update keeps {changed} in the form {after.get(changed)}, and client_init made it "
                 f"{before.get(changed)}; what a client keeps has the same names, types and shapes after every round"
             )
-        self._check_update(update, next(iter(params.values())).dtype)
+        self._check_update(update, dtype)
         if is_own(type(algorithm).personal_models):
-            self._check_personal_models(algorithm.personal_models(client), params)
+            models = self._tried("personal_models", lambda own, at: own.personal_models(at.client), given)
+            self._check_personal_models(models, params)
         if algorithm.keeps_sample_gradients:
-            self._check_mean_of_samples(start, batch, client)
+            self._check_mean_of_samples(start, given.batch, given.client)
 
     def _check_personal_models(self, models: Any, params: Tensors) -> None:
         if not isinstance(models, (list, tuple)) or not models:
@@ -144,10 +196,7 @@ class _Trial:
         """Refuses a loss that is not the mean of what it is for single samples, where it is taken of these."""
         samples = {name: values for name, values in batch.items() if name != "key"}  # without which nothing is drawn
         number = len(samples["y"])
-        each = torch.arange(number, device=samples["y"].device).view(-1, *[1] * (samples["y"].dim() - 1))
-        # Labels that differ, as what a sample weighs may depend on them.
-        labels = 2 if samples["y"].is_floating_point() else max(self._task.spec.classes, 1)
-        samples["y"] = (samples["y"] + each) % labels
+        samples["y"] = self._other_labels(samples["y"])  # what a sample weighs may depend on them
         modes = {part: part.training for part in self._task.module.modules()}
         self._task.module.eval()
         try:
@@ -168,38 +217,64 @@ class _Trial:
                 "would be trained; let every sample count by itself, and the loss be their mean"
             )
 
-    def _batch(self, device: torch.device) -> Tensors:
-        task = self._task
-        example = task.batch({name: values.to(device) for name, values in task.example(3).items()})
-        key = torch.zeros((), dtype=torch.int64, device=device)
-        return {**task.meaningless(example, torch.Generator().manual_seed(0)), "key": key}
+    def _other_labels(self, y: Tensor) -> Tensor:
+        """Labels that differ from sample to sample."""
+        each = torch.arange(1, len(y) + 1, device=y.device).view(-1, *[1] * (y.dim() - 1))
+        return (y + each) % (2 if y.is_floating_point() else max(self._task.spec.classes, 1))
 
-    def _tried(self, hook: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
+    def _batch(self, device: torch.device, samples: int) -> Tensors:
+        task = self._task
+        example = task.batch({name: values.to(device) for name, values in task.example(samples).items()})
+        key = torch.zeros((), dtype=torch.int64, device=device)
+        return {**task.meaningless(example, torch.Generator().manual_seed(samples)), "key": key}
+
+    def _tried(self, hook: str, call: _Call, given: _Given) -> Any:
         """What a hook gives; it is not tried if it is not somebody's own."""
-        if not is_own(getattr(type(self._algorithm), hook)):
-            return call()
+        algorithm = self._algorithm
+        if not is_own(getattr(type(algorithm), hook)):
+            return call(algorithm, given)
         who = f"{self._name}.{hook}"
-        memories = [memories_of(self._algorithm)]
+        as_before = _copy_of(algorithm)
+        memories = [memories_of(algorithm)]
         found = []
-        with refusing_draws(who, _DRAWS, self._tracker), _unchanged(who, given):
+        with refusing_draws(who, _DRAWS, self._tracker), _unchanged(who, given.seen()):
             for _ in range(2):
                 with seeded(0):  # for layers of the model, which may draw from torch's generator
-                    found.append(call())
-                memories.append(memories_of(self._algorithm))
+                    found.append(call(algorithm, given))
+                memories.append(memories_of(algorithm))
+        changed = next(changed_memories(algorithm, *memories[1:]), None)
         if not _same(*found):
+            where = f" (in self.{attribute_of(changed)})" if changed else ""
             raise BadInputError(
-                f"{who} remembers something between its calls, or has a generator of its own: called again with the "
-                f"same arguments it does something else. Use {_DRAWS} for random numbers, and client_init or "
+                f"{who} remembers something between its calls{where}, or has a generator of its own: called again with "
+                f"the same arguments it does something else. Use {_DRAWS} for random numbers, and client_init or "
                 "server_init for what is to be kept"
             )
+        if changed:
+            raise memory_refused(algorithm, hook, changed, _KEPT)
         # What is found out once and stays, such as names of layers, harms nobody; numbers that clients have do.
-        for place in changed_memories(*memories[:2]):
-            is_number = isinstance(memories[1].get(place), (Tensor, np.ndarray, np.generic, bool, int, float, complex))
-            if is_number and not place.endswith(ENTRIES):
-                raise memory_refused(self._algorithm, hook, place, _KEPT)
-        for place in changed_memories(*memories[1:]):
-            raise memory_refused(self._algorithm, hook, place, _KEPT)
+        numbers = [
+            place
+            for place in changed_memories(algorithm, *memories[:2])
+            if isinstance(memories[1].get(place), _NUMBERS) and not place.endswith(ENTRIES)
+        ]
+        if numbers and not self._stays_for_others(as_before, call, given, memories):
+            raise memory_refused(algorithm, hook, numbers[0], _KEPT)
         return found[0]
+
+    def _stays_for_others(
+        self, as_before: Algorithm | None, call: _Call, given: _Given, memories: list[dict[str, Any]]
+    ) -> bool:
+        """Whether an algorithm that another client had called first would remember the same."""
+        if as_before is None or any(changed_memories(as_before, memories[0], memories_of(as_before))):
+            return False  # also where something is remembered in a class, which has no copy
+        try:
+            batch = self._batch(next(iter(given.client.broadcast["params"].values())).device, 4)
+            with seeded(1):
+                call(as_before, given.another({**batch, "y": self._other_labels(batch["y"])}))
+        except Exception:  # it may not know what to do with made-up numbers
+            return False
+        return not any(changed_memories(as_before, memories[1], memories_of(as_before)))
 
     def _gradient(self, loss: Any, leaves: Tensors) -> Tensors:
         """The gradient of a loss, which must be one number and depend on these parameters alone."""
@@ -249,6 +324,21 @@ def _unchanged(who: str, given: dict[str, Any]) -> Iterator[None]:
                 f"{who} changes {word} in place, which others use as well; make new tensors and dictionaries instead "
                 "(a + b, and not a += b)"
             )
+
+
+def _copy_of(algorithm: Algorithm) -> Algorithm | None:
+    try:
+        return copy.deepcopy(algorithm)
+    except Exception:  # somebody's own may hold anything
+        return None
+
+
+def _moved(t: Tensor) -> Tensor:
+    """Other numbers of the same form."""
+    steps = torch.arange(1, t.numel() + 1, device=t.device).view(t.shape)
+    if t.dtype == torch.bool:
+        return ~t
+    return t.detach() + (torch.sin(steps.to(t)) / 8 if t.is_floating_point() else 1)
 
 
 def _are_groups(found: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 
 from fedarena.core import streams
 from fedarena.models import Task, Tensors, trainable_parameters
+from fedarena.models.copying import copy_of
 from fedarena.models.dropout import dropout_share
 from fedarena.models.seeding import all_seeded
 from fedarena.train.algorithm import Algorithm, Work
@@ -168,7 +168,7 @@ class ReferenceEngine:
         return params, _mean_loss(losses, batches)
 
     def _train_freely(self, client: int, batches: list[Tensors], broadcast: Groups) -> tuple[Tensors, float]:
-        model = copy.deepcopy(self.task.module)
+        model = copy_of(self.task.module)
         model.load_state_dict(broadcast["params"], strict=False)
         with torch.no_grad():
             losses = [self.task.loss(broadcast["params"], batch) for batch in batches]

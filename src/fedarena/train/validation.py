@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from fedarena.models import Task, Tensors
+from fedarena.models.copying import copy_of
 from fedarena.train.engine import ClientData, IntArray, Part
 from fedarena.train.evaluation import OwnTask
 from fedarena.train.personal import score_each, score_stacked
@@ -49,7 +50,7 @@ class Validation:
     def __init__(self, task: Task, data: ClientData, part: Part, compares: bool, stacked: bool):
         # Threads copy the module when they first need it, maybe while others train with it: from one that nobody uses.
         unused = copy.copy(task)
-        unused.module = copy.deepcopy(task.module)
+        unused.module = copy_of(task.module)
         self._own, self._data, self._part = OwnTask(unused), data, part
         self.compares = compares  # whether the loss before training is wanted, too
         self._score = score_stacked if stacked else score_each

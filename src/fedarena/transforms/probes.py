@@ -5,6 +5,8 @@ Which clients are in the same rows is the engine's business: what depends on it 
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from fedarena.core.errors import BadInputError
 from fedarena.train import Groups, Job, JobArrays, JobContext, Work, map_groups, stack_groups
+from fedarena.train.memories import changed_memories, memories_of, memory_refused
 from fedarena.train.own_code import is_own, refusing_own_draws
 from fedarena.transforms.aggregators import Aggregator, Partial
 from fedarena.transforms.aggregators.base import ServerStep
@@ -21,6 +24,7 @@ from fedarena.transforms.rows import Rows
 from fedarena.transforms.transform import Transform
 
 _CLIENTS = 2
+_KEPT = "let client_init or server_init give what it is to keep, and __init__ what never changes"
 
 
 def _rows(update: Groups, change_groups: tuple[str, ...]) -> Rows:
@@ -43,17 +47,33 @@ def check_transform(transform: Transform, update: Groups, change_groups: tuple[s
     rows, server = _rows(update, change_groups), transform.server_init(update)
     new = transform.client_init(update)
 
-    def transformed(chosen: list[int]) -> Groups:
+    def transformed(chosen: list[int], by: Transform = transform) -> Groups:
         some = rows.take(np.array(chosen))
-        with refusing_own_draws(transform, "at_client"):
-            return transform.at_client(some, stack_groups([new] * len(chosen)) if new else {}, server)[0]
+        with refusing_own_draws(by, "at_client"):
+            return by.at_client(some, stack_groups([new] * len(chosen)) if new else {}, server)[0]
 
+    for place in _remembered(transform, transformed):
+        raise memory_refused(transform, "at_client", place, _KEPT)
     together, alone = transformed([0, 1]), transformed([0])
     if not _alike(map_groups(lambda t: t[:1], together), alone):
         raise BadInputError(
             f"{type(transform).__name__}.at_client gives a client another update when others are with it; treat every "
             "row by itself: the first dimension of all tensors is that of clients"
         )
+
+
+def _remembered(transform: Transform, call: Callable[[list[int], Transform], Groups]) -> Iterator[str]:
+    """Where a transform would be another one if another client had been the first, or the same one came again."""
+    try:
+        copies = [copy.deepcopy(transform) for _ in range(2)]
+    except Exception:  # somebody's own may hold anything
+        return
+    for client, one in enumerate(copies):
+        call([client], one)
+    first, second = map(memories_of, copies)
+    yield from changed_memories(transform, first, second)
+    call([0], copies[0])
+    yield from changed_memories(transform, first, memories_of(copies[0]))
 
 
 def check_attack(attack: Attack, update: Groups, change_groups: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from fedarena.core.declared import as_declared
 from fedarena.core.errors import BadInputError
 from fedarena.models.spec import DataSpec
 from fedarena.models.tasks import (  # noqa: F401
@@ -38,4 +39,4 @@ def task_class(name: str, spec: DataSpec) -> type[Task]:
 def make_task(module: nn.Module, spec: DataSpec, name: str = AUTOMATIC_TASK, **options: Any) -> Task:
     """The task of this name, or the one that a federation of this form asks for."""
     kind = task_class(name, spec)
-    return kind(module, kind.model_spec(spec), **options)
+    return kind(module, kind.model_spec(spec), **as_declared(kind, options))
