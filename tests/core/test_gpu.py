@@ -273,10 +273,11 @@ def test_clients_train_the_same_when_not_all_of_their_samples_fit_at_once(plan: 
     reference = make_engine(ReferenceEngine, "cnn", FedAvg(), LOCALS["epochs"], device="cpu")
     broadcast, clients = {"params": reference.initial_params()}, list(range(len(SIZES)))
     expected = train(reference, clients, broadcast, {})
-    engine = make_engine(CohortEngine, "cnn", FedAvg(), LOCALS["epochs"], device="cuda", lanes=4, plan=plan)
-    resident = engine.training_samples
-    resident._limit_bytes = 2 * max(SIZES) * resident._row_bytes(np.array([int(np.argmax(SIZES))]))
-    assert len(resident.parts(np.array(clients), np.array(SIZES))) > 1
+    data = reference.data.samples(np.array([int(np.argmax(SIZES))]), "train")
+    options = {"device": "cuda", "lanes": 4, "plan": plan, "sample_bytes": 2 * data.columns["x"].nbytes}
+    engine = make_engine(CohortEngine, "cnn", FedAvg(), LOCALS["epochs"], **options)
+    assert len(engine.training_samples.parts(np.array(clients), np.array(SIZES))) > 1
+    assert engine.choices["sample_bytes"] == options["sample_bytes"]
     found = train(engine, clients, engine.place(broadcast), {})
     for client, (update, *_) in expected.items():
         for name, value in update["params"].items():
