@@ -176,7 +176,7 @@ def test_group_normalization_by_kernels_is_torchs(
         return F.hardtanh(before, 0.0, ceiling) if ceiling else torch.relu(before)
 
     assert_exact_by_kernels(normalize, x, [3 * weight, bias], grad)
-    assert group_norm_kernels() is not None
+    assert group_norm_kernels(x) is not None
 
 
 def assert_exact_by_kernels(layer, x, weights, grad) -> None:
