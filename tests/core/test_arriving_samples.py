@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,11 @@ import torch
 from test_cohort import FEATURES, LOCALS, SIZES, ClientsInMemory, assert_same, make_engine, train
 
 from fedarena.algorithms import FedAvg
+from fedarena.core.errors import BadInputError
+from fedarena.models import Tensors
 from fedarena.train import CohortEngine, Job, JobArrays, ReferenceEngine
 from fedarena.train import resident as resident_samples
+from fedarena.train.hardware import Hardware
 from fedarena.train.resident import ResidentSamples, rows_of
 
 ROW_BYTES = 6 * 8 + 8
@@ -106,6 +110,43 @@ def test_clients_train_the_same_when_not_all_of_their_samples_fit_at_once(plan: 
     counts = [sum(SIZES[client] for client in clients.tolist()) for clients in held]
     assert sum(counts) == sum(SIZES)
     assert all(count <= rows or len(clients) == 1 for count, clients in zip(counts, held, strict=True))
+
+
+@pytest.mark.parametrize("plan", ["apart", "together", "beside"])
+def test_bits_depend_on_the_recorded_bytes_and_not_on_what_is_free(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where somebody goes on with a run who has more or less memory than whoever began it."""
+    found, options = [], {"plan": plan, "lanes": 3}
+    for free_rows in (60, 1000, 30):
+        engine = engine_as_on_a_gpu(free_rows, monkeypatch, **options)
+        options["sample_bytes"] = engine.choices["sample_bytes"]
+        found.append([*train_jobs_in_order(engine)])
+    assert options["sample_bytes"] == 1024  # a power of two, up to 0.4 of 60 rows
+    for (client, params), *others in zip(*found, strict=True):
+        for other_client, other_params in others:
+            assert client == other_client
+            assert all(torch.equal(value, other_params[name]) for name, value in params.items())
+
+
+def engine_as_on_a_gpu(free_rows: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> CohortEngine:
+    """An engine that chooses like one of a GPU on which so many samples would fit, and computes here."""
+    with monkeypatch.context() as made:
+        made.setattr(Hardware, "is_gpu", property(lambda self: True))
+        made.setattr(Hardware, "free_bytes", lambda self: free_rows * ROW_BYTES)
+        return make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], compile=False, **options)
+
+
+def train_jobs_in_order(engine: CohortEngine) -> Iterator[tuple[int, Tensors]]:
+    """Clients in the order in which their updates are added up, with what they send."""
+    jobs = JobArrays.of([Job(client, 1) for client in EVERYBODY.tolist()])
+    for shard in engine.divide(jobs, {0: {"params": engine.initial_params()}}, {}):
+        for results in engine.train(shard):
+            for place, client in enumerate(results.jobs.clients.tolist()):
+                yield client, {name: t[place] for name, t in results.update["params"].items()}
+
+
+def test_no_bytes_for_samples_are_refused() -> None:
+    with pytest.raises(BadInputError, match=r"engine\.sample_bytes must be 1 or more, not 0"):
+        make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], sample_bytes=0)
 
 
 def test_all_clients_are_one_part_if_their_samples_fit() -> None:

@@ -176,7 +176,7 @@ def test_group_normalization_by_kernels_is_torchs(
         return F.hardtanh(before, 0.0, ceiling) if ceiling else torch.relu(before)
 
     assert_exact_by_kernels(normalize, x, [3 * weight, bias], grad)
-    assert group_norm_kernels() is not None
+    assert group_norm_kernels(x) is not None
 
 
 def assert_exact_by_kernels(layer, x, weights, grad) -> None:
@@ -273,10 +273,11 @@ def test_clients_train_the_same_when_not_all_of_their_samples_fit_at_once(plan: 
     reference = make_engine(ReferenceEngine, "cnn", FedAvg(), LOCALS["epochs"], device="cpu")
     broadcast, clients = {"params": reference.initial_params()}, list(range(len(SIZES)))
     expected = train(reference, clients, broadcast, {})
-    engine = make_engine(CohortEngine, "cnn", FedAvg(), LOCALS["epochs"], device="cuda", lanes=4, plan=plan)
-    resident = engine.training_samples
-    resident._limit_bytes = 2 * max(SIZES) * resident._row_bytes(np.array([int(np.argmax(SIZES))]))
-    assert len(resident.parts(np.array(clients), np.array(SIZES))) > 1
+    data = reference.data.samples(np.array([int(np.argmax(SIZES))]), "train")
+    options = {"device": "cuda", "lanes": 4, "plan": plan, "sample_bytes": 2 * data.columns["x"].nbytes}
+    engine = make_engine(CohortEngine, "cnn", FedAvg(), LOCALS["epochs"], **options)
+    assert len(engine.training_samples.parts(np.array(clients), np.array(SIZES))) > 1
+    assert engine.choices["sample_bytes"] == options["sample_bytes"]
     found = train(engine, clients, engine.place(broadcast), {})
     for client, (update, *_) in expected.items():
         for name, value in update["params"].items():

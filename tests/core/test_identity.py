@@ -39,3 +39,9 @@ def test_runs_from_before_a_setting_was_there_can_be_resumed(
     known = settings_fingerprint(FromBefore())  # type: ignore[arg-type]
     assert known == settings_fingerprint(without) == settings_fingerprint(as_usual)
     assert known != settings_fingerprint(otherwise)
+
+
+def test_what_samples_may_take_is_chosen_for_runs_from_before_there_was_a_choice() -> None:
+    before, chosen = (resolve({"federation": "digits", "engine": engine}) for engine in ({}, {"sample_bytes": 1 << 30}))
+    assert chosen.engine["sample_bytes"] == 1 << 30
+    assert settings_fingerprint(before) == settings_fingerprint(chosen)

@@ -1,4 +1,4 @@
-"""Kernels for GPUs are torch's layers also where there is no GPU, if there is Triton."""
+"""Kernels for GPUs are torch's layers, and can be compiled, also where there is no GPU, if there is Triton."""
 
 from __future__ import annotations
 
@@ -10,13 +10,27 @@ from pathlib import Path
 
 import pytest
 
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+HAS_COMPILER = HAS_TRITON and importlib.util.find_spec("triton.backends.nvidia") is not None
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no Triton")
+
+@pytest.mark.skipif(not HAS_TRITON, reason="there is no Triton")
 def test_kernels_for_gpus_are_torchs_layers() -> None:
-    script = Path(__file__).with_name("interpreted_kernels.py")
+    run_script("interpreted_kernels.py", TRITON_INTERPRET="1")
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="there is no Triton for such GPUs")
+def test_kernels_for_gpus_can_be_compiled(tmp_path: Path) -> None:
+    run_script("compiled_kernels.py", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+    compiled = {path.stem for path in tmp_path.rglob("*.cubin")}
+    assert {"_filter", "_gradient_at_each_pixel", "_gradient_at_every_other", "_normalize_groups", "_pick"} <= compiled
+
+
+def run_script(name: str, **environment: str) -> None:
+    """In a process of its own, as Triton is told when it is loaded what it is to do."""
     done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+        [sys.executable, str(Path(__file__).with_name(name))],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
         capture_output=True,
         text=True,
         check=False,

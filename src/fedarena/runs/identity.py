@@ -91,6 +91,8 @@ def settings_fingerprint(config: RunConfig) -> str:
     ):
         if decisive[section].get(option) in defaults:
             decisive[section] = {key: value for key, value in decisive[section].items() if key != option}
+    # It is chosen when a run is made, or, for one from before there was a choice, when it goes on.
+    decisive["engine"] = {key: value for key, value in decisive["engine"].items() if key != "sample_bytes"}
     settings = json.dumps(decisive, sort_keys=True)
     return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
 

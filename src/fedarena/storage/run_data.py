@@ -33,7 +33,7 @@ from fedarena.storage.tables import SOME_TABLES, TABLES, table_schemas
 # What is no difference between methods: who a run is, and how many clients were computed at once.
 _NEVER_IN_LABELS = frozenset(
     {"name", "label", "seed", "track", "engine.lanes", "engine.workers", "engine.threads"}
-    | {"engine.address", "engine.cores"}
+    | {"engine.address", "engine.cores", "engine.sample_bytes"}
 )
 # A label that tells more differences than this is longer than anybody reads: the runs' names say it better.
 _MOST_DIFFERENCES = 3

@@ -63,8 +63,7 @@ def _group_norm(
     if input.dim() != 4 or weight is None or bias is None:
         return None
     output: Tensor
-    kernels = group_norm_kernels() if input.is_cuda else None
-    if kernels is not None:
+    if group_norm_kernels(input) is not None:
         output = KernelGroupNorm.apply(input, num_groups, weight, bias, eps, ceiling)  # type: ignore[no-untyped-call]
         if ceiling is not None:
             output.relu_done = ceiling  # type: ignore[attr-defined]
@@ -86,7 +85,7 @@ def _in_sequence(layers: nn.Sequential, x: Tensor) -> Tensor:
 
 
 def _picked(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor | None:
-    kernels = picture_kernels() if x.is_cuda else None
+    kernels = picture_kernels(x)
     return kernels.picked(x, rows, columns) if kernels is not None and not x.requires_grad else None
 
 
@@ -121,7 +120,7 @@ def _convolution_layer(
     if groups == 1 and alike and not input.requires_grad and weight[0].numel() <= _MOST_OF_A_PATCH:
         return lambda x, w, rounded: FirstConvolution.apply(x, w, stride[0], padding[0], rounded)  # type: ignore[no-untyped-call]
     filters = groups == len(weight) == input.shape[1] and (side, padding) == ((3, 3), (1, 1))
-    if filters and stride in ((1, 1), (2, 2)) and group_norm_kernels() is not None:
+    if filters and stride in ((1, 1), (2, 2)) and group_norm_kernels(input) is not None:
         return lambda x, w, rounded: DepthwiseConvolution.apply(x.to(rounded), w, stride[0])  # type: ignore[no-untyped-call]
     return None
 

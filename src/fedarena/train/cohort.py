@@ -60,7 +60,7 @@ _SHARDS_MULTIPLE = 4
 _WIDTHS_PER_OCTAVE, _FEW_WIDTHS_PER_OCTAVE = 8, 2
 # By how many deviations cohorts in which everybody is by chance are larger than usual: few of them, and next to none.
 _MOST_DEVIATE, _FEWEST_DEVIATE = 2, 5
-# Of the GPU's memory that is free at the beginning.
+# Of the GPU's memory that is free at the beginning. Of the first, samples of a cohort may take a power of two of bytes.
 _GPU_SHARE_FOR_SAMPLES = 0.4
 _GPU_SHARE_FOR_EVALUATED_SAMPLES = 0.1
 # What of an algorithm may look at a job. To keep what nobody asks about with every lane would cost small models much.
@@ -83,7 +83,7 @@ class CohortEngine:
     large dense layers of clients are not written down, where that is possible and pays. `cohorts` of many sizes
     (``varying``, by default where the selector draws such) share few programs on a GPU. There `convolutions` are
     products of patches, or kernels of our own that need none; and clients with far more to do than others may train
-    `beside` them, or everybody `apart` (see `plan`).
+    `beside` them, or everybody `apart` (see `plan`). A cohort with more than `sample_bytes` trains in parts there.
     """
 
     def __init__(
@@ -105,10 +105,13 @@ class CohortEngine:
         dense: Dense | None = None,
         convolutions: Convolutions | None = None,
         cohorts: Cohorts | None = None,
+        sample_bytes: int | None = None,
     ):
         for name, amount in (("lanes", lanes), ("workers", workers)):
             if amount is not None and not 1 <= amount <= 65536:
                 raise BadInputError(f"engine.{name} must be from 1 to 65536, not {amount}")
+        if sample_bytes is not None and sample_bytes < 1:
+            raise BadInputError(f"engine.sample_bytes must be 1 or more, not {sample_bytes}")
         self.task, self.algorithm, self.local, self.data, self.seed = task, algorithm, local, data, seed
         self.hardware = Hardware(device, threads, dtype, precision)
         if convolutions == "kernels" and not (self.hardware.is_gpu and convolution_kernels.available()):
@@ -126,9 +129,13 @@ class CohortEngine:
             fitting = _GPU_EVALUATION_BYTES // output_bytes(task, 1)
             self._evaluation_batch_size = max(1, min(_GPU_EVALUATED_AT_ONCE, fitting))
             free_bytes = self.hardware.free_bytes()
-            self.training_samples = ResidentSamples(data, self.device, int(_GPU_SHARE_FOR_SAMPLES * free_bytes))
+            limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * free_bytes)
+            # In which parts a cohort trains is part of the last bits, so it must not depend on what is free by chance.
+            sample_bytes = sample_bytes or 1 << max(limit_bytes.bit_length() - 1, 0)
+            self.training_samples = ResidentSamples(data, self.device, limit_bytes, sample_bytes)
             limit_bytes = int(_GPU_SHARE_FOR_EVALUATED_SAMPLES * free_bytes)
             self._evaluated_samples = KeptSamples(data, self.device, limit_bytes)
+        self._sample_bytes = sample_bytes
         self._suitable = Suitable(task, algorithm, local, self.hardware)
         self.lanes, self.plan = self._suitable.lanes_and_plan(lanes, plan)
         # Runs from before there was a choice have lanes alone.
@@ -157,7 +164,7 @@ class CohortEngine:
         self.programs = StepPrograms(self._steps.step_alone if self.plan == "apart" else self._steps.step)
         self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
         if self.hardware.is_gpu:
-            self.choices["plan"] = self.plan
+            self.choices |= {"plan": self.plan, "sample_bytes": self._sample_bytes}
         if self.convolutions == "kernels":
             self.choices["convolutions"] = self.convolutions
         # Runs from before there was a choice have lanes alone.
@@ -181,6 +188,7 @@ class CohortEngine:
             "dense": self._unwritten.choice,
             "convolutions": self.convolutions,
             "cohorts": self._cohorts,
+            "sample_bytes": self._sample_bytes,
             **self.hardware.options,
         }
         return CohortEngine(self.task, algorithm, local, data, seed, **options)

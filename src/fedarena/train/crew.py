@@ -102,6 +102,7 @@ class RayEngine(CohortEngine):
         dense: Dense | None = None,
         convolutions: Convolutions | None = None,
         cohorts: Cohorts | None = None,
+        sample_bytes: int | None = None,
     ):
         for name, amount, least in (("workers", workers, 0), ("cores", cores, 1), ("shards", shards, 1)):
             if amount is not None and not least <= amount <= _MOST:
@@ -119,6 +120,7 @@ class RayEngine(CohortEngine):
             dense=dense,
             convolutions=convolutions,
             cohorts=cohorts,
+            sample_bytes=sample_bytes,
         )
         self.crew: Crew | None = None
         self._work_beside_crew: list[Callable[[], None]] = []

@@ -50,9 +50,7 @@ def _filtered(layers: Sequence[nn.Module], x: Tensor) -> Tensor | None:
     if _CEILINGS.get(type(relu)) != norm.ceiling or not _filters_channels(convolution) or any(map(_is_watched, layers)):
         return None
     rounded = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-    if not x.is_cuda or x.dim() != 4 or x.dtype != rounded or x.shape[1] != convolution.in_channels:
-        return None
-    if group_norm_kernels() is None:
+    if x.dim() != 4 or x.dtype != rounded or x.shape[1] != convolution.in_channels or group_norm_kernels(x) is None:
         return None
     from fedarena.train.small_group_norm_kernels import fit
 

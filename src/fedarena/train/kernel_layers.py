@@ -165,7 +165,7 @@ class FirstConvolution(torch.autograd.Function):
 
 def _patches(x: Tensor, side: int, stride: int, padding: int, filled_up: int, dtype: torch.dtype) -> Tensor:
     """Patches of pictures, ``[samples, rows, columns, numbers]``: pixel by pixel, and zeros behind the last one."""
-    kernels = picture_kernels() if x.is_cuda else None
+    kernels = picture_kernels(x)
     if kernels is not None:
         cut_up: Tensor = kernels.patches(x, side, stride, padding, filled_up, dtype)
         return cut_up

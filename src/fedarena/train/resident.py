@@ -115,14 +115,17 @@ def _read(data: ClientData, clients: IntArray) -> tuple[Tensors, IntArray]:
 class ResidentSamples:
     """Keeps the samples of every client who took part on a device, as long as they fit into `limit_bytes`.
 
+    Of clients who train at once, it gives no more than `most_bytes`, or those of a single one who has more.
+
     New ones come in pieces, read and copied by other threads: those who are needed first train while the others are
     still on their way, and who is expected next is read when all of them are there. While one piece is copied to the
     device, the next is read, and main memory never holds more than two. Of pictures that are decoded when they are
     read, a large cohort would take many gigabytes.
     """
 
-    def __init__(self, data: ClientData, device: torch.device, limit_bytes: int):
+    def __init__(self, data: ClientData, device: torch.device, limit_bytes: int, most_bytes: int | None = None):
         self._data, self._device, self._limit_bytes = data, device, limit_bytes
+        self._most_bytes = limit_bytes if most_bytes is None else most_bytes
         self._columns: Tensors = {}
         self._bytes_of_a_row: int | None = None
         self._used = 0
@@ -158,10 +161,10 @@ class ResidentSamples:
         pool.shutdown(wait=False)
 
     def parts(self, clients: IntArray, counts: IntArray) -> list[slice]:
-        """As many as fit into the limit, or a single one who has more."""
+        """As many as it gives at once, or a single one who has more; whatever is kept already."""
         if not len(clients):
             return [slice(None)]
-        most_rows = max(self._limit_bytes // max(self._row_bytes(clients), 1), 1)
+        most_rows = max(self._most_bytes // max(self._row_bytes(clients), 1), 1)
         return [slice(None)] if counts.sum() <= most_rows else pieces_of(counts, most_rows)
 
     def _prepare(self, clients: IntArray) -> None:

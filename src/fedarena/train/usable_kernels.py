@@ -7,6 +7,12 @@ import warnings
 from functools import cache
 from types import ModuleType
 
+from torch import Tensor
+
+# Programs are numbered by samples, and by blocks of 32 pixels or more, in directions in which a GPU has only so many.
+_MOST_SAMPLES = (1 << 16) - 1
+_MOST_PIXELS = 32 * _MOST_SAMPLES
+
 
 @cache
 def usable_kernels(module: str, what: str) -> ModuleType | None:
@@ -25,11 +31,18 @@ def usable_kernels(module: str, what: str) -> ModuleType | None:
     return found
 
 
-def group_norm_kernels() -> ModuleType | None:
-    """Those for group normalization; where they can be made, so can those for filters of single channels."""
-    return usable_kernels("fedarena.train.group_norm_kernels", "Layers of group normalization run")
+def group_norm_kernels(pictures: Tensor) -> ModuleType | None:
+    """Those for group normalization of these pictures; where they can be made, so can those for single channels."""
+    return _kernels_for(pictures, "fedarena.train.group_norm_kernels", "Layers of group normalization run")
 
 
-def picture_kernels() -> ModuleType | None:
-    """Those for crops and patches of pictures."""
-    return usable_kernels("fedarena.train.picture_kernels", "Pictures are cut up")
+def picture_kernels(pictures: Tensor) -> ModuleType | None:
+    """Those for crops and patches of these pictures."""
+    return _kernels_for(pictures, "fedarena.train.picture_kernels", "Pictures are cut up")
+
+
+def _kernels_for(pictures: Tensor, module: str, what: str) -> ModuleType | None:
+    samples, _, height, width = pictures.shape
+    if not pictures.is_cuda or samples > _MOST_SAMPLES or height * width > _MOST_PIXELS:
+        return None
+    return usable_kernels(module, what)
