@@ -42,7 +42,7 @@ def picture_kernels(pictures: Tensor) -> ModuleType | None:
 
 
 def _kernels_for(pictures: Tensor, module: str, what: str) -> ModuleType | None:
-    samples, pixels = len(pictures), pictures.shape[-2:].numel()
-    if not pictures.is_cuda or samples > _MOST_SAMPLES or pixels > _MOST_PIXELS:
+    samples, *_, height, width = pictures.shape
+    if not pictures.is_cuda or samples > _MOST_SAMPLES or height * width > _MOST_PIXELS:
         return None
     return usable_kernels(module, what)
