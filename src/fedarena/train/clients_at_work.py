@@ -35,7 +35,9 @@ class ClientsAtWork:
         self.engine, self.jobs = engine, work.jobs
         self.samples, self.steps, self.start_losses = work.samples, work.steps, work.start_losses
         self.processed = work.batches.processed(work.steps)
-        versions, self._version_of = np.unique(self.jobs.versions, return_inverse=True)
+        versions, self._version_of = self.jobs.versions[:1], np.zeros(len(self.jobs), dtype=np.int64)
+        if (self.jobs.versions != versions).any():
+            versions, self._version_of = np.unique(self.jobs.versions, return_inverse=True)
         self._downloads = [broadcasts[version] for version in versions.tolist()]
         self._stacked_downloads = stack_groups(self._downloads) if len(versions) > 1 else {}
         self._states = _stack_states(engine, self._downloads, self._version_of, states, self.jobs.clients)

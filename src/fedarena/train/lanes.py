@@ -205,7 +205,10 @@ class LaneTraining(ClientsAtWork):
 def clients_at(steps: IntArray, schedule: Schedule) -> dict[int, IntArray]:
     """The clients whose entry a step of the schedule is, where there are any."""
     working = np.flatnonzero(schedule.steps)
-    ordered = working[np.argsort(steps[working], kind="stable")]
+    of_working = steps[working]
+    if len(working) and (of_working == of_working[0]).all():  # as in most rounds of clients who are alike
+        return {int(of_working[0]): working}
+    ordered = working[np.argsort(of_working, kind="stable")]
     found, begins = np.unique(steps[ordered], return_index=True)
     return dict(zip(found.tolist(), np.split(ordered, begins[1:]), strict=False))
 

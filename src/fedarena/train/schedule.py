@@ -153,6 +153,8 @@ def draw_batches(
 def _of_similar_size(clients: IntArray, samples: IntArray) -> list[IntArray]:
     """Groups of clients of whom none has twice as many samples as another."""
     octaves = np.frexp(samples[clients])[1]
+    if (octaves == octaves[0]).all():
+        return [clients]
     return [clients[octaves == octave] for octave in np.unique(octaves)]
 
 
