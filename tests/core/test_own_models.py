@@ -208,6 +208,31 @@ class TensorThatIsNoParameter(Own):
         return super().forward(x) * self.scale
 
 
+class NeverInitialized(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.scale = nn.Parameter(torch.empty(10))
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+class DetachedAltogether(Own):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
+class LayerLeftOut(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.first = nn.Linear(64, 64)
+
+
+class DetachedInTheMiddle(LayerLeftOut):
+    def forward(self, x):
+        return super().forward(self.first(x.flatten(1)).detach())
+
+
 class DrawsAlways(Own):
     def forward(self, x):
         return nn.functional.dropout(super().forward(x), 0.5)
@@ -221,6 +246,8 @@ class DrawsAlways(Own):
         (LayersInAList, "has parameters in 'layers' that torch does not know"),
         (TensorThatIsNoParameter, "has parameters in 'scale' that torch does not know"),
         (DrawsAlways, "draws random numbers while it is scored"),
+        (NeverInitialized, "has 'scale' with numbers that are not a number, such as those of torch.empty"),
+        (DetachedAltogether, "the loss depends on none of its parameters"),
         (Compiled, "its layer 'last' is compiled by torch.compile; leave that out"),
         (OldWeightNorm, "cannot be copied .* take torch.nn.utils.parametrizations.weight_norm"),
         (Overwrites, "does not work on .* modified by an inplace operation"),
@@ -233,3 +260,21 @@ def test_a_model_that_cannot_be_right_is_refused(tmp_path: Path, model, message)
     with pytest.raises(BadInputError, match=message):
         start_run(config(model={"name": model}), tmp_path)
     assert not (tmp_path / "small").exists()
+
+
+@pytest.mark.parametrize("model", [LayerLeftOut, DetachedInTheMiddle])
+def test_parameters_that_no_loss_depends_on_are_told(tmp_path: Path, model) -> None:
+    with pytest.warns(UserWarning, match="The loss does not depend on 'first.weight', 'first.bias'"):
+        start_run(config(model={"name": model}, rounds=1), tmp_path)
+
+
+def test_torch_is_left_as_it_was(tmp_path: Path) -> None:
+    modes = []
+    for mode in ("default", "warn"):
+        torch.set_deterministic_debug_mode(mode)
+        try:
+            start_run(config(model={"name": Own}, name=mode, rounds=1), tmp_path)
+            modes.append(torch.get_deterministic_debug_mode())
+        finally:
+            torch.set_deterministic_debug_mode("default")
+    assert modes == [0, 1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ def build_model(
     """
     builder = MODELS.get(name)
     form = (spec,) if "spec" in inspect.signature(builder).parameters else ()  # a plain module knows its own shapes
-    with all_seeded(torch_seed(seed, "model")):
+    with all_seeded(torch_seed(seed, "model")), _unwritten_memory_is_nan() if _is_own(builder) else nullcontext():
         module = builder(*form, **as_declared(builder, options))
     if not isinstance(module, nn.Module):
         raise BadInputError(f"The model {name!r} must give a torch module, but it gives a {type(module).__name__}")
@@ -81,6 +82,21 @@ def build_model(
         _try_out(name, made, samples)
     check_scores_apart(made)
     return module
+
+
+@contextmanager
+def _unwritten_memory_is_nan() -> Iterator[None]:
+    """Within this context, numbers of tensors that nobody has written are NaN, and not what was in memory before."""
+    filling = torch.utils.deterministic
+    before = filling.fill_uninitialized_memory  # type: ignore[attr-defined]
+    mode = torch.get_deterministic_debug_mode()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    filling.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        filling.fill_uninitialized_memory = before  # type: ignore[attr-defined]
+        torch.set_deterministic_debug_mode(mode)
 
 
 def _is_own(builder: Any) -> bool:
@@ -102,6 +118,11 @@ def _refuse_what_engines_cannot_take(name: str, module: nn.Module) -> None:
             raise BadInputError(
                 f"The model {name!r} has {path!r}, of which nobody knows the shape yet; give layers their sizes, "
                 "and take no lazy ones"
+            )
+        if tensor.is_floating_point() and tensor.isnan().any():
+            raise BadInputError(
+                f"The model {name!r} has {path!r} with numbers that are not a number, such as those of torch.empty, "
+                "which are whatever was in memory; initialize it (nn.init, torch.zeros)"
             )
         if tensor.is_complex():
             raise BadInputError(
@@ -165,7 +186,10 @@ def _try_out(name: str, task: Task, samples: int) -> None:
             with torch.enable_grad():
                 trained = {name: p.detach().requires_grad_(p.requires_grad) for name, p in params.items()}
                 wanted = [p for p in trained.values() if p.requires_grad]
-                torch.autograd.grad(task.loss(trained, drawn), wanted, allow_unused=True)
+                loss = task.loss(trained, drawn)
+                if not loss.requires_grad:
+                    raise ValueError("the loss depends on none of its parameters; look for detach(), .data and no_grad")
+                torch.autograd.grad(loss, wanted, allow_unused=True)
         except Exception as error:  # somebody's own model can fail in any way
             failure = error
         after = {path: buffer.clone() for path, buffer in module.named_buffers()}

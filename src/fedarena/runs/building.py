@@ -72,7 +72,7 @@ from fedarena.train.captured import HELPERS
 from fedarena.train.engine import IntArray
 from fedarena.train.examples import example_update
 from fedarena.train.own_code import is_own
-from fedarena.train.own_hooks import misspelt_hooks
+from fedarena.train.own_hooks import misspelt_hooks, untrained_notes
 from fedarena.transforms import (
     AGGREGATORS,
     ATTACKS,
@@ -210,7 +210,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{config.algorithm['name']} needs clients that keep something between their rounds, "
             "and training=centralized has none; choose another algorithm, such as fedavg"
         )
-    warnings += [*engine.notes, *algorithm.notes(params), *misspelt_hooks(algorithm)]
+    warnings += [*engine.notes, *algorithm.notes(params), *misspelt_hooks(algorithm), *untrained_notes(algorithm, task)]
     if matching(params, [f"{PERSONAL_PART}.*"]) and not algorithm.personalizes:
         warnings.append(
             f"The model has a part of one client alone, {PERSONAL_PART}, which {config.algorithm['name']} averages "

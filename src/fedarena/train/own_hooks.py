@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.words import some
 from fedarena.models import Task, Tensors, seeded, trainable_parameters
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.jobs import Client, Job, JobArrays, context_of, newcomer
@@ -95,6 +96,36 @@ def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
             _Trial(algorithm, task, tracker).hooks_of_clients(broadcast, params)
 
 
+def untrained_notes(algorithm: Algorithm, task: Task) -> list[str]:
+    """A sentence about parameters on which the loss of somebody's own model or method does not depend."""
+    from_libraries = ("fedarena.", "torch.", "transformers.")
+    own_layers = any(not type(part).__module__.startswith(from_libraries) for part in task.module.modules())
+    if algorithm.trains_freely or not (own_layers or is_own(type(algorithm).local_loss) or is_own(type(task))):
+        return []
+    params = {name: p.detach().clone() for name, p in trainable_parameters(task.module).items()}
+    broadcast = algorithm.broadcast(algorithm.server_init(params))
+    client = newcomer(broadcast, algorithm.client_init(broadcast))
+    batch = made_up_batch(task, next(iter(params.values())).device, 3)
+    with torch.enable_grad(), seeded(0):
+        leaves = {name: p.detach().clone().requires_grad_() for name, p in algorithm.local_start(client).items()}
+        loss = algorithm.local_loss(task, leaves, batch, client)
+        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    untrained = [repr(name) for name, gradient in zip(leaves, found, strict=True) if gradient is None]
+    if not untrained:
+        return []
+    return [
+        f"The loss does not depend on {some(untrained)}, so they stay as they begin, though clients send them; look "
+        "for detach(), .data and layers that forward leaves out, or freeze them (requires_grad_(False))"
+    ]
+
+
+def made_up_batch(task: Task, device: torch.device, samples: int) -> Tensors:
+    """So many samples that mean nothing, as a client has them in a step."""
+    example = task.batch({name: values.to(device) for name, values in task.example(samples).items()})
+    key = torch.zeros((), dtype=torch.int64, device=device)
+    return {**task.meaningless(example, torch.Generator().manual_seed(samples)), "key": key}
+
+
 @contextmanager
 def _at_server(algorithm: Algorithm, hook: str, state: Groups) -> Iterator[None]:
     """In which a hook must give the same of the same state, whoever asks how often."""
@@ -147,7 +178,7 @@ class _Trial:
         """Tries all hooks in the order in which a client calls them."""
         algorithm, name, task = self._algorithm, self._name, self._task
         device, dtype = next((p.device, p.dtype) for p in params.values())
-        given = _Given(newcomer(broadcast, {}), self._batch(device, 3), {}, {}, Work(2, 1, 2))
+        given = _Given(newcomer(broadcast, {}), made_up_batch(task, device, 3), {}, {}, Work(2, 1, 2))
         state = self._tried("client_init", lambda own, at: own.client_init(at.client.broadcast), given)
         given = replace(given, client=newcomer(broadcast, state))
         start = self._tried("local_start", lambda own, at: own.local_start(at.client), given)
@@ -222,12 +253,6 @@ class _Trial:
         each = torch.arange(1, len(y) + 1, device=y.device).view(-1, *[1] * (y.dim() - 1))
         return (y + each) % (2 if y.is_floating_point() else max(self._task.spec.classes, 1))
 
-    def _batch(self, device: torch.device, samples: int) -> Tensors:
-        task = self._task
-        example = task.batch({name: values.to(device) for name, values in task.example(samples).items()})
-        key = torch.zeros((), dtype=torch.int64, device=device)
-        return {**task.meaningless(example, torch.Generator().manual_seed(samples)), "key": key}
-
     def _tried(self, hook: str, call: _Call, given: _Given) -> Any:
         """What a hook gives; it is not tried if it is not somebody's own."""
         algorithm = self._algorithm
@@ -269,7 +294,7 @@ class _Trial:
         if as_before is None or any(changed_memories(as_before, memories[0], memories_of(as_before))):
             return False  # also where something is remembered in a class, which has no copy
         try:
-            batch = self._batch(next(iter(given.client.broadcast["params"].values())).device, 4)
+            batch = made_up_batch(self._task, next(iter(given.client.broadcast["params"].values())).device, 4)
             with seeded(1):
                 call(as_before, given.another({**batch, "y": self._other_labels(batch["y"])}))
         except Exception:  # it may not know what to do with made-up numbers
