@@ -114,8 +114,8 @@ def untrained_notes(algorithm: Algorithm, task: Task) -> list[str]:
     if not untrained:
         return []
     return [
-        f"The loss does not depend on {some(untrained)}, so they stay as they begin, though clients send them; look "
-        "for detach(), .data and layers that forward leaves out, or freeze them (requires_grad_(False))"
+        f"The loss does not depend on {some(untrained)}, so nobody trains what is there; look for detach(), .data and "
+        "layers that forward leaves out, or freeze it (requires_grad_(False)), which saves sending it"
     ]
 
 
