@@ -8,6 +8,7 @@ from typing import Any
 
 from fedarena.runs.config import merge, resolve
 from fedarena.runs.observer import Observer
+from fedarena.runs.run import start_run
 from fedarena.storage import checkpoint
 from fedarena.storage.run_files import RunFiles
 
@@ -24,6 +25,19 @@ SMALL = {
 
 def config(**settings: Any):
     return resolve(merge({}, SMALL | settings))
+
+
+def losses(folder: Path, engine: str, name: str = "", **settings: Any) -> list[float]:
+    """After every round, in float64."""
+    chosen = {
+        "algorithm": "fedavg",
+        "rounds": 2,
+        "evaluation.every": 1,
+        **settings,
+        "engine": {"name": engine, "dtype": "float64"},
+    }
+    run = start_run(config(**chosen, name=f"{engine}{name}"), folder)
+    return run.rounds["loss"].to_pylist()
 
 
 def client_states(folder: Path) -> dict[int, Any]:

@@ -98,7 +98,7 @@ def model(folder: Path) -> dict[str, Any]:
     return {name: tensor for name, tensor in load_file(newest).items() if "params/" in name}
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(200))
 def test_what_goes_together_is_the_same_everywhere(tmp_path: Path, seed: int) -> None:
     settings = drawn(seed)

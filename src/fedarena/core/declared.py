@@ -9,12 +9,14 @@ from pathlib import PurePath
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from fedarena.core.own import is_own
+
 _COLLECTIONS = (tuple, list, set, frozenset)
 
 
 def as_declared(part: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Options that are enumerations, paths, tuples or sets, which a file has as texts, numbers and lists."""
-    if str(getattr(part, "__module__", "")).startswith("fedarena."):
+    if not is_own(part):
         return dict(options)
     try:
         hints = get_type_hints(part.__init__ if inspect.isclass(part) else part)

@@ -228,8 +228,8 @@ def _ignore(fraction: float, text: str) -> None:
     pass
 
 
-def is_drawn(name: str, options: Mapping[str, Any] | None = None) -> bool:
+def is_drawn(settings: Mapping[str, Any]) -> bool:
     """Whether a federation follows from its options alone, reads no files, and would have to be built first."""
-    resolved = resolve_part(FEDERATIONS, {**(options or {}), "name": name}, "federation")
+    resolved = resolve_part(FEDERATIONS, settings, "federation")
     source = FEDERATIONS.get(resolved.pop("name"))
     return isinstance(source, CachedSource) and source.reads_nothing and not source.path(**resolved).exists()

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from fedarena.core.declared import as_declared
 from fedarena.core.errors import BadInputError
+from fedarena.core.own import is_own
 from fedarena.core.registry import Registry
 from fedarena.core.streams import torch_seed
 from fedarena.models.dropout import with_keyed_dropout
@@ -65,7 +66,7 @@ def build_model(
     """
     builder = MODELS.get(name)
     form = (spec,) if "spec" in inspect.signature(builder).parameters else ()  # a plain module knows its own shapes
-    with all_seeded(torch_seed(seed, "model")), _unwritten_memory_is_nan() if _is_own(builder) else nullcontext():
+    with all_seeded(torch_seed(seed, "model")), _unwritten_memory_is_nan() if is_own(builder) else nullcontext():
         module = builder(*form, **as_declared(builder, options))
     if not isinstance(module, nn.Module):
         raise BadInputError(f"The model {name!r} must give a torch module, but it gives a {type(module).__name__}")
@@ -74,7 +75,7 @@ def build_model(
         raise BadInputError(f"The model {name!r} has no parameters{frozen}, so there is nothing to train")
     _refuse_what_engines_cannot_take(name, module)
     _refuse_unknown_parameters(name, module)
-    if not inspect.isclass(builder) and _is_own(builder):
+    if not inspect.isclass(builder) and is_own(builder):
         module = copy.deepcopy(module)  # it may give the same one every time, which others use as well
     module = with_keyed_dropout(module)
     for samples in (2, 1):
@@ -97,10 +98,6 @@ def _unwritten_memory_is_nan() -> Iterator[None]:
     finally:
         filling.fill_uninitialized_memory = before  # type: ignore[attr-defined]
         torch.set_deterministic_debug_mode(mode)
-
-
-def _is_own(builder: Any) -> bool:
-    return not str(getattr(builder, "__module__", "")).startswith("fedarena.")
 
 
 def _refuse_what_engines_cannot_take(name: str, module: nn.Module) -> None:
@@ -212,8 +209,7 @@ def _try_out(name: str, task: Task, samples: int) -> None:
             )
     for path, (version, value) in versions.items():
         # A row that is short enough is written, but not changed, by an embedding with max_norm.
-        same = torch.equal(torch.nan_to_num(params[path]), torch.nan_to_num(value))
-        if params[path]._version != version or not same:
+        if params[path]._version != version or not torch.equal(params[path], value):
             raise BadInputError(
                 f"The model {name!r} changes its parameter {path!r} in place when it is called, as an embedding with "
                 "max_norm does, which would reach other clients; compute with a copy that is changed"

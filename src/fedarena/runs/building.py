@@ -14,6 +14,7 @@ import torch
 from fedarena.algorithms import ALGORITHMS
 from fedarena.algorithms.layers import PERSONAL_PART, matching
 from fedarena.core.errors import BadInputError
+from fedarena.core.own import is_own
 from fedarena.core.registry import Registry, make_part
 from fedarena.core.words import counted
 from fedarena.data import Federation, PooledFederation
@@ -71,7 +72,6 @@ from fedarena.train import (
 from fedarena.train.captured import HELPERS
 from fedarena.train.engine import IntArray
 from fedarena.train.examples import example_update
-from fedarena.train.own_code import is_own
 from fedarena.train.own_hooks import misspelt_hooks, untrained_notes
 from fedarena.transforms import (
     AGGREGATORS,

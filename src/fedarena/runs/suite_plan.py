@@ -92,19 +92,21 @@ class _DataNow:
         if key not in self._known:
             found: dict[str, str | None] = {}
             with suppress(FedArenaError):
-                options = dict(config.federation)
-                if not self._draw and is_drawn(options.pop("name"), options):
-                    raise BadInputError("The federation is not here.")
-                federation, _ = open_federation(config, Observer())
-                found = {
-                    "federation_fingerprint": federation.fingerprint,
-                    CONTENT_FINGERPRINT: federation.content_fingerprint,
-                }
-                if config.fleet["name"] != "ideal" or config.weights is not None:  # settings may not fit other data
-                    others = data_fingerprints(prepare(config, Observer()))
+                if self._draw or not is_drawn(config.federation):
+                    found |= self._of_federation(config)
+                if found and (config.fleet["name"] != "ideal" or config.weights is not None):
+                    others = data_fingerprints(prepare(config, Observer()))  # settings may not fit other data
                     found |= {f"{part}_fingerprint": others[part] for part in ("fleet", "weights")}
             self._known[key] = found
         return self._known[key]
+
+    @staticmethod
+    def _of_federation(config: RunConfig) -> dict[str, str | None]:
+        federation, _ = open_federation(config, Observer())
+        return {
+            "federation_fingerprint": federation.fingerprint,
+            CONTENT_FINGERPRINT: federation.content_fingerprint,
+        }
 
 
 def begin_suite(

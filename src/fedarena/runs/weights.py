@@ -23,6 +23,7 @@ from fedarena.algorithms import ALGORITHMS
 from fedarena.algorithms.layers import last_layer
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.outside_text import quoted
+from fedarena.core.own import is_own
 from fedarena.models import Tensors
 from fedarena.models.adaptation.adapter import is_of_adapter
 from fedarena.models.adaptation.lora import is_low_rank, merged_for
@@ -36,7 +37,6 @@ from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import read_snapshot, read_state
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles, read_constants
 from fedarena.train import Groups
-from fedarena.train.own_code import is_own
 
 # Under which files of whole trainings keep the model.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError, DivergedError
+from fedarena.core.own import is_own
 from fedarena.models import Tensors
 from fedarena.models.seeding import all_seeded
 from fedarena.train import Groups, is_finite
 from fedarena.train.examples import example_update
 from fedarena.train.late import LateChecks
 from fedarena.train.memories import refusing_memories
-from fedarena.train.own_code import check_same_form, has_own_code, is_own
+from fedarena.train.own_code import check_same_form, has_own_code
 from fedarena.train.tensors import map_groups
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 from fedarena.transforms.aggregators.base import VERDICT

@@ -11,13 +11,13 @@ import numpy as np
 
 from fedarena.core import streams
 from fedarena.core.errors import TrainingStuckError
+from fedarena.core.own import is_own
 from fedarena.models.seeding import all_seeded
 from fedarena.simulate.jobs import FloatArray, Jobs
 from fedarena.simulate.phones import Phones
 from fedarena.simulate.selectors import Candidates, Selector, Uniform
 from fedarena.train.engine import IntArray
 from fedarena.train.memories import refusing_memories
-from fedarena.train.own_code import is_own
 
 _CLIENTS_AT_ONCE = 1 << 16  # when the whole population must be looked at
 _OBSERVE = "only prepare and observe change a selector, and random numbers come from the candidates"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedarena.core.errors import BadInputError
-from fedarena.train.own_code import is_own
+from fedarena.core.own import is_own
 
 _NUMBERS = 1 << 16  # of an array or a collection that are compared: a look costs no more in a larger federation
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)

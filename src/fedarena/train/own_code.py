@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.own import is_own
 from fedarena.models import Tensors
 from fedarena.models.dropout import several_passes
 from fedarena.models.seeding import other_generators
@@ -20,11 +21,6 @@ from fedarena.train.tensors import Groups
 from fedarena.train.without_compiler import DispatchMode
 
 _COHORT_GROUP = "cohort"  # which the server gets beside an algorithm's own
-
-
-def is_own(function: Any) -> bool:
-    """Whether a function or a class is somebody's own, and not this package's."""
-    return not str(getattr(function, "__module__", "")).startswith("fedarena.")
 
 
 def has_own_code(part: object) -> bool:

@@ -15,13 +15,14 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.own import is_own
 from fedarena.core.words import some
 from fedarena.models import Task, Tensors, seeded, trainable_parameters
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.jobs import Client, Job, JobArrays, context_of, newcomer
 from fedarena.train.layers import LayerTracker
 from fedarena.train.memories import ENTRIES, attribute_of, changed_memories, memories_of, memory_refused
-from fedarena.train.own_code import check_group_names, check_same_form, corrected_gradient, is_own, refusing_draws
+from fedarena.train.own_code import check_group_names, check_same_form, corrected_gradient, refusing_draws
 from fedarena.train.tensors import Groups, map_groups
 
 _NEARLY = 0.85  # how alike two names are, from 0 to 1

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedarena.core import streams
+from fedarena.core.own import is_own
 from fedarena.metrics import Metric
 from fedarena.metrics.totals import COUNT, RIGHT, SCORES, MetricStates, RankedSamples, Totals
 from fedarena.models import Task, Tensors
@@ -26,7 +27,6 @@ from fedarena.train.evaluation import OwnTask, client_scores
 from fedarena.train.execution import in_order
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
 from fedarena.train.optimizers import LocalTraining
-from fedarena.train.own_code import is_own
 from fedarena.train.personal_data import PersonalData
 from fedarena.train.recurrent import RecurrentLayers
 from fedarena.train.tensors import Groups, column_tensor, map_groups, of_algorithm, stack_groups

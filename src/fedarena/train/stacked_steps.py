@@ -14,6 +14,7 @@ from torch.func import grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.own import is_own
 from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.models.dropout import dropout_share
 from fedarena.models.probes import counts_padding
@@ -25,7 +26,7 @@ from fedarena.train.jobs import Client, Job, JobArrays, context_of, newcomer
 from fedarena.train.lane_pool import Convolutions
 from fedarena.train.layers import LayerTracker
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
-from fedarena.train.own_code import corrected_gradient, is_own, passes_of
+from fedarena.train.own_code import corrected_gradient, passes_of
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given
 from fedarena.train.recurrent import RecurrentLayers

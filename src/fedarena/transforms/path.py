@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError, NotFiniteError
+from fedarena.core.own import is_own
 from fedarena.core.secret_noise import SecretSource
 from fedarena.core.words import counted
 from fedarena.train import (
@@ -32,7 +33,7 @@ from fedarena.train import (
 )
 from fedarena.train.late import LateChecks, Numbers, concatenated
 from fedarena.train.memories import refusing_memories
-from fedarena.train.own_code import is_own, refusing_own_draws
+from fedarena.train.own_code import refusing_own_draws
 from fedarena.train.product_rows import finite_clients
 from fedarena.train.shards import StateFile
 from fedarena.train.tensors import TRANSFORM_GROUP

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.own import is_own
 from fedarena.train import Groups, Job, JobArrays, JobContext, Work, map_groups, stack_groups
 from fedarena.train.memories import changed_memories, memories_of, memory_refused
-from fedarena.train.own_code import is_own, refusing_own_draws
+from fedarena.train.own_code import refusing_own_draws
 from fedarena.transforms.aggregators import Aggregator, Partial
 from fedarena.transforms.aggregators.base import ServerStep
 from fedarena.transforms.attacks import Attack

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedarena.core.own import is_own
 from fedarena.models import Task, Tensors
 from fedarena.train import Algorithm, LocalTraining
-from fedarena.train.own_code import is_own
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

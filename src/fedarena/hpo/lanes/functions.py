@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fedarena.core.own import is_own
 from fedarena.hpo.lanes.arrangement import Trial
 from fedarena.hpo.lanes.products import SharedSamples
 from fedarena.metrics.metric import WeightedLoss
@@ -28,7 +29,7 @@ from fedarena.train import Algorithm, Client, Groups, LocalTraining, Work, map_g
 from fedarena.train.hardware import Hardware
 from fedarena.train.jobs import context_of
 from fedarena.train.optimizers import optimizer_step
-from fedarena.train.own_code import corrected_gradient, is_own, passes_of
+from fedarena.train.own_code import corrected_gradient, passes_of
 from fedarena.train.products import LayersAsProducts
 
 Tree = dict[str, Any]  # of tensors

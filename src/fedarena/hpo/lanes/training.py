@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.own import is_own
 from fedarena.hpo.lanes.arrangement import Block, Trial, arrange
 from fedarena.hpo.lanes.block import BlockTraining, example_update
 from fedarena.hpo.lanes.curves import IntArray, TrialCurves
@@ -28,7 +29,6 @@ from fedarena.train.engine import Part
 from fedarena.train.execution import available_cores, in_order
 from fedarena.train.hardware import Hardware
 from fedarena.train.layers import count_output_bytes
-from fedarena.train.own_code import is_own
 from fedarena.train.own_hooks import check_own_hooks
 from fedarena.train.schedule import batch_width
 from fedarena.train.tensors import column_tensor
