@@ -197,7 +197,10 @@ def main() -> int:
     pairs = (setting.split("=", 1) for setting in arguments.settings)
     settings = {name: yaml.safe_load(value) for name, value in pairs}
     peer = sys.executable if arguments.here or "pfl" not in arguments.tools else prepare_environment("pfl", BENCH, say)
-    measured: dict[str, Any] = {"rounds": arguments.rounds, "runs": [], "environment": describe_environment()}
+    environment = describe_environment()
+    own_places = {arguments.folder, str(arguments.output)}  # which mean nothing to whoever reads what was measured
+    environment["command"] = ["..." if word in own_places else word for word in environment["command"]]
+    measured: dict[str, Any] = {"rounds": arguments.rounds, "runs": [], "environment": environment}
     if arguments.output and arguments.output.exists():
         measured = json.loads(arguments.output.read_text(encoding="utf-8"))
     lock = threading.Lock()

@@ -78,10 +78,15 @@ def speed_line(found: dict[str, Any]) -> str:
     fedscale, name = found["fedscale"], "_bf16" if found["precision"] == "bf16" else ""
     rounds = {int(users): row for users, row in fedscale["rounds"].items()}
     speed, gibibytes = rounds[max(rounds)]["samples_per_second"], fedscale["peak_bytes"] / 2**30
-    return (
+    line = (
         f"In {found['precision']} that is {speed:,.0f} samples a second, in {gibibytes:.1f} GiB "
-        f"(`{found['command']}`, [numbers](benchmarks/gpu_fedscale{name}.json))."
+        f"(`{found['command']}`, {found['date']}, [numbers](benchmarks/gpu_fedscale{name}.json))."
     )
+    others = {users: row for users, row in rounds.items() if "command" in row}  # of another day
+    for command, date in dict.fromkeys((row["command"], row["date"]) for row in others.values()):
+        of_it = [f"{users:,}" for users, row in others.items() if (row["command"], row["date"]) == (command, date)]
+        line += f" Rounds of {' and '.join(of_it)} are of a version before (`{command}`, {date})."
+    return line
 
 
 def central_line(fedscale: dict[str, Any]) -> str:

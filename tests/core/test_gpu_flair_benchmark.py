@@ -51,7 +51,8 @@ def test_the_page_is_what_was_measured() -> None:
 
 
 def test_what_the_page_says_of_numbers() -> None:
-    rounded = {**ABOUT, "precision": "bf16", "fedscale": {**FEDSCALE, "rounds": {"1000": ROUND}}}
+    before = {"minutes": 0.1, "samples_per_second": 8e3, "command": "python y.py", "date": "2025-12-31"}
+    rounded = {**ABOUT, "precision": "bf16", "fedscale": {**FEDSCALE, "rounds": {"10": before, "1000": ROUND}}}
     of_both = [{**ABOUT, "fedscale": FEDSCALE}, rounded]
     lines = report.section({**ABOUT, "flair": FLAIR}, of_both, DECODING).splitlines()
     assert any("| 500 | FedArena is 10.0 times as fast" in line for line in lines)
@@ -60,6 +61,7 @@ def test_what_the_page_says_of_numbers() -> None:
     assert "| 100 | 0.20 | 0.10 (extrapolated from 1,000) | 0.16 |" in lines
     assert "| 1,000 | 2.00 (extrapolated from 100) | 1.00 | 1.14 |" in lines
     assert any(line.startswith("In bf16 that is 9,000 samples a second, in 3.0 GiB (`python x.py`") for line in lines)
+    assert any(line.endswith("Rounds of 10 are of a version before (`python y.py`, 2025-12-31).") for line in lines)
     assert "the GPU waits 7% of a round (median; at most 12%; 50% of the first one)" in lines[-1]
     alone = {**FLAIR, "samples_per_second": {"ours": 5000.0}}
     assert "pfl" not in report.section({**ABOUT, "flair": alone}, [], None)
