@@ -14,7 +14,7 @@ from fedarena.runs.callbacks import Stop
 from fedarena.runs.run import Run, resume_run, start_run
 from fedarena.simulate import loop
 from fedarena.train import CohortEngine
-from fedarena.train.late import LateArray, LateChecks, concatenated
+from fedarena.train.late import LateArray, LateChecks, concatenated, copied_numbers
 
 ENGINE = {"name": "cohort", "workers": 1}
 
@@ -47,6 +47,28 @@ def test_rounds_overlap_and_files_are_the_same(tmp_path: Path, order: list[str])
         patch.setattr(CohortEngine, "computes_beside_host", False)
         start_run(config(engine=ENGINE, rounds=4), tmp_path / "before")
     assert content(tmp_path / "overlapping" / "small") == content(tmp_path / "before" / "small")
+
+
+PRIVATE = {"name": "gaussian", "noise_multiplier": 0.2, "clipping": "adaptive"}
+
+
+def test_private_rounds_overlap_and_files_are_the_same(tmp_path: Path, order: list[str]) -> None:
+    settings = {"engine": ENGINE, "rounds": 3, "privacy": PRIVATE, "selector": "poisson"}
+    for overlaps in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CohortEngine, "computes_beside_host", overlaps)
+            start_run(config(**settings), tmp_path / str(overlaps))
+    assert order[:3] == ["begin 1", "begin 2", "finish 1"]
+    assert content(tmp_path / "True" / "small") == content(tmp_path / "False" / "small")
+    assert any("clip_norm" in row for row in start_run(config(**settings), tmp_path / "rows").rounds.to_pylist())
+
+
+def test_numbers_are_those_of_when_their_copy_began() -> None:
+    large, small = torch.zeros(2000), torch.tensor(1.0)
+    read = copied_numbers({"clipping": {"norm": small}, "other": {"all": large}})
+    found = read()
+    assert found["clipping"]["norm"] == 1
+    assert found["other"]["all"] is large
 
 
 @pytest.mark.parametrize(
@@ -135,3 +157,31 @@ def test_rounds_that_overlap_on_a_gpu_have_the_same_bits(tmp_path: Path, dense: 
     monkeypatch.setattr(CohortEngine, "computes_beside_host", False)
     start_run(config(engine=engine, model="mlp", rounds=6), tmp_path / "before")
     assert content(tmp_path / "overlapping" / "small") == content(tmp_path / "before" / "small")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
+@pytest.mark.parametrize("privacy", [None, PRIVATE], ids=["plain", "private"])
+def test_nobody_waits_for_a_gpu_while_it_is_told_of_a_round(tmp_path: Path, privacy, monkeypatch) -> None:
+    """Only what a round came to is waited for, which does not wait for the next one."""
+    make, described = loop._Round.__init__, loop._Round._described
+
+    def strictly(method, is_usual):
+        def checked(self, *arguments):
+            if not is_usual(self, arguments):
+                return method(self, *arguments)
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return method(self, *arguments)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        return checked
+
+    # In the first rounds, programs are made and samples come.
+    monkeypatch.setattr(loop._Round, "__init__", strictly(make, lambda _, given: given[3].round > 4))
+    monkeypatch.setattr(loop._Round, "_described", strictly(described, lambda round, _: round.after.round > 4))
+    engine = {"name": "cohort", "device": "cuda", "compile": False, "dense": "factored"}
+    settings = {"engine": engine, "model": "mlp", "rounds": 8, "evaluation": {"every": 100}}
+    if privacy is not None:
+        settings |= {"privacy": privacy}
+    start_run(config(**settings), tmp_path)

@@ -140,6 +140,7 @@ class _Round:
         self._evaluate_seconds = 0.0
         if self._checks is not None:
             self._checks.seal()
+            self._server.measure_later()
             self._begin_evaluation(later=True)
 
     def _play(self, checks: LateChecks | None) -> tuple[Server, Tally, Snapshot]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
@@ -14,7 +14,7 @@ from fedarena.models import Tensors
 from fedarena.models.seeding import all_seeded
 from fedarena.train import Groups, is_finite
 from fedarena.train.examples import example_update
-from fedarena.train.late import LateChecks
+from fedarena.train.late import LateChecks, copied_numbers
 from fedarena.train.memories import refusing_memories
 from fedarena.train.own_code import check_same_form, has_own_code
 from fedarena.train.tensors import map_groups
@@ -51,6 +51,7 @@ class Server:
         self.broadcasts = {**(older_broadcasts or {}), version: self._broadcast()}
         self._accepted: dict[int, Partial] = {}
         self._observed: dict[str, float | Tensor] = {}
+        self._to_measure: Callable[[], tuple[Sequence[Groups], Mapping[str, float | Tensor]]] | None = None
         self._steps_made = 0  # since this server was made
         self.verdicts: dict[int, Tensors] = {}  # by step: how much of whose update a defence used
         self.steps_left_out = 0  # for which a defence had too few updates
@@ -135,9 +136,18 @@ class Server:
             return nullcontext()
         return all_seeded(streams.torch_seed(self.path.seed, "server step", self.version))
 
+    def measure_later(self) -> None:
+        """Has what `measure` looks at copied to the host: it would wait for all that a GPU is told meanwhile."""
+        states = [copied_numbers(state) for state in self.transform_states]
+        numbers = {name: value for name, value in self._observed.items() if not isinstance(value, Tensor)}
+        noted = copied_numbers({"": {name: t for name, t in self._observed.items() if isinstance(t, Tensor)}})
+        self._to_measure = lambda: ([read() for read in states], {**numbers, **noted()[""]})
+
     def measure(self) -> dict[str, float]:
         """What transforms have to say about the steps since this server was made, by the names of columns."""
-        return self.path.measure(self.transform_states, self._observed)
+        late = self._to_measure
+        states, observed = (self.transform_states, self._observed) if late is None else late()
+        return self.path.measure(states, observed)
 
 
 def _check_shapes(update: Tensors, params: Tensors, path: UpdatePath) -> None:

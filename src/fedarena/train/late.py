@@ -18,6 +18,8 @@ from fedarena.train.tensors import Groups, all_tensors, sums_by_device
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float64]
 
+_FEW_NUMBERS = 1024
+
 
 class LateArray:
     """An array for NumPy that is read when somebody first looks at it."""
@@ -52,6 +54,22 @@ def copied(tensor: Tensor) -> Callable[[], Array]:
         is_there.synchronize()
         # In memory of its own: the other kind is scarce.
         return room.numpy().copy()
+
+    return read
+
+
+def copied_numbers(groups: Groups) -> Callable[[], Groups]:
+    """Begins to copy what is small in groups to the host; gives what waits for that. The rest stays where it is."""
+    coming = {
+        (group, name): copied(t)
+        for group, tensors in groups.items()
+        for name, t in tensors.items()
+        if t.numel() <= _FEW_NUMBERS
+    }
+
+    def read() -> Groups:
+        there = {place: torch.from_numpy(np.asarray(numbers())) for place, numbers in coming.items()}
+        return {g: {name: there.get((g, name), t) for name, t in tensors.items()} for g, tensors in groups.items()}
 
     return read
 

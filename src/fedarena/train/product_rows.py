@@ -16,8 +16,9 @@ from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray
 from fedarena.train.tensors import Groups, finite_rows, sent_to
 
-# A norm is that of the written matrix if its square is less of the square that it could have at most.
-_LEAST_LEFT = 1e-3
+# In single precision, a norm is that of the written matrix if its square is less of the square that it could have at
+# most. In double precision, the sum of so many products is wrong by less than this of it.
+_LEAST_LEFT, _ROUNDING = 1e-3, 1e-13
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,10 @@ class ProductRows:
         if self.shift is not None:
             squares_of_start, lengths_of_start = self._squares_of_shifts()
             squares, lengths = squares + squares_of_start, lengths + lengths_of_start
+        if self._in_double:
+            # Nobody's norm may seem less than it is, or clipping would let too much through. To look closely at those
+            # whose sums nearly cancel, one would have to wait for the GPU to know who they are.
+            return (squares.clamp(min=0) + _ROUNDING * lengths.square()).sqrt()
         norms = squares.clamp(min=0).sqrt()
         # What nearly cancels leaves hardly a digit of its sum, but many of the matrix.
         for client in (squares < _LEAST_LEFT * lengths.square()).nonzero().flatten().tolist():
@@ -120,7 +125,7 @@ class ProductRows:
             counts = self.counts[some]
             places = np.arange(int(counts.max()))
             rows = np.minimum((ends[some] - counts)[:, None] + places, ends[some][:, None] - 1)
-            at, index, counted = (torch.from_numpy(a).to(self.device) for a in (some, rows, places < counts[:, None]))
+            at, index, counted = (sent_to(self.device, a) for a in (some, rows, places < counts[:, None]))
             left, right = (self._precise(side[index]) for side in (self.left, self.right))
             squares[at], lengths[at] = _squares(left, right, self.factors[index] * counted)
         return squares, lengths
@@ -129,16 +134,21 @@ class ProductRows:
         """What `shift` adds to squared norms, and to the lengths."""
         assert self.shift is not None
         shift, start = self.shift.double(), self._precise(self.start)
-        counts = torch.from_numpy(self.counts).to(self.device)
-        client = torch.arange(len(self), device=self.device).repeat_interleave(counts)
+        counts = sent_to(self.device, self.counts)
+        client = torch.arange(len(self), device=self.device).repeat_interleave(counts, output_size=len(self.left))
         of_samples = ((self._precise(self.right) @ start.t()) * self.left).sum(1, dtype=torch.float64) * self.factors
         along_start = torch.zeros_like(shift).index_add_(0, client, of_samples)
         length = shift.abs() * torch.linalg.vector_norm(start).double()
         return 2 * shift * along_start + length.square(), length
 
+    @property
+    def _in_double(self) -> bool:
+        """Whether norms are computed in double precision: GPUs may round single precision, and are fast in double."""
+        return self.device.type == "cuda"
+
     def _precise(self, t: Tensor) -> Tensor:
-        """What is to be multiplied for a norm: GPUs may round single precision, and are fast in double precision."""
-        return t.double() if self.device.type == "cuda" else t
+        """What is to be multiplied for a norm."""
+        return t.double() if self._in_double else t
 
     def written(self) -> Tensor:
         """The matrices themselves."""
