@@ -88,13 +88,13 @@ def fools_gold_weights(history: Rows, confidence: float = 1.0) -> Vector:
     for i in range(n):
         for j in range(n):
             cs[i, j] = history[i] @ history[j] / (np.linalg.norm(history[i]) * np.linalg.norm(history[j]))
-    v = [max(cs[i, j] for j in range(n) if j != i) for i in range(n)]
+    v = [max(0.0, *(cs[i, j] for j in range(n) if j != i)) for i in range(n)]  # as in the authors' code
     alpha = np.zeros(n)
     for i in range(n):
         row = []
         for j in range(n):
             if j != i:
-                pardoned = cs[i, j] * v[i] / v[j] if v[j] > v[i] and v[j] > 0 else cs[i, j]
+                pardoned = cs[i, j] * v[i] / v[j] if v[j] > v[i] else cs[i, j]
                 row.append(pardoned)
         alpha[i] = min(max(1 - max(row), 0), 1)
     alpha = alpha / alpha.max()

@@ -21,10 +21,12 @@ from fedarena.cli import main
 from fedarena.core.errors import BadInputError
 from fedarena.display import class_frequency_figure, class_loss_figure, write_report
 from fedarena.display.report.classes.section import shown_classes
+from fedarena.display.report.classes.table import ClassScoresOf, ClassTable
 from fedarena.display.terminal import class_tables_of
 from fedarena.metrics import make_metric
 from fedarena.metrics.class_strata import STRATA, class_strata
 from fedarena.metrics.classes import class_columns, rank_correlation, summarize_classes
+from fedarena.metrics.info import MetricInfo
 from fedarena.metrics.ranking import ranking_scores
 from fedarena.metrics.totals import COUNT, RIGHT, SCORES, SampleSums, Totals
 from fedarena.models import DataSpec
@@ -181,6 +183,17 @@ def test_fairness_in_numbers() -> None:
     nothing = summarize_classes(frequency, list("abcdef"), {"f1": np.full(6, np.nan)})["f1"]
     assert {key: value for key, value in nothing.items() if value is not None} == {"classes": 0}
     assert rank_correlation(frequency, np.ones(6)) is None
+
+
+@pytest.mark.parametrize("frequency", [[50, 50, 50, 50], [90, 50, 50, 10], [None] * 4], ids=str)
+def test_pages_tell_the_same_of_classes_that_are_equally_frequent(frequency: list[int | None]) -> None:
+    scores = np.array([0.9, 0.8, 0.7, 0.6])
+    evaluated = [7, 7, 5, 3]
+    of_method = ClassScoresOf("a", False, scores[None])
+    metric = MetricInfo("f1", "F1")
+    table = ClassTable(metric, list("abcd"), ["head"] * 4, frequency, evaluated, evaluated, 22, 9, {"a": of_method})
+    counted = np.array(evaluated if None in frequency else frequency)
+    assert table.correlation("a") == summarize_classes(counted, list("abcd"), {"f1": scores})["f1"]["rank_correlation"]
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ from fedarena.transforms.aggregators import (
 )
 from fedarena.transforms.aggregators.base import VERDICT
 from fedarena.transforms.aggregators.collected import collect_rows, merge_rows
+from fedarena.transforms.aggregators.fools_gold import learning_rates
 
 NUMBERS = itertools.count()
 ENGINES = pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
@@ -137,6 +138,14 @@ def test_history_makes_sybils_count_less(matrix, seed) -> None:
     weights = in_numpy.fools_gold_weights(matrix + more)
     np.testing.assert_allclose(counted, weights, atol=1e-6)
     np.testing.assert_allclose(vector_of(second), weights @ more / weights.sum(), atol=1e-6)
+
+
+def test_who_is_like_nobody_counts_fully() -> None:
+    """Also who points away from everybody else, by whom others are pardoned."""
+    cosines = np.full((5, 5), 0.1)
+    cosines[4], cosines[:, 4] = -0.55, -0.55
+    np.fill_diagonal(cosines, 1.0)
+    assert learning_rates(cosines, 1.0).tolist() == [1, 1, 1, 1, 1]
 
 
 def test_copies_of_an_update_are_found_out() -> None:

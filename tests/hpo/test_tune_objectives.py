@@ -29,6 +29,12 @@ def test_every_objective_is_what_the_run_says(tmp_path: Path) -> None:
     assert [one.maximize for one in done.objectives] == [False, True, True, *[False] * 6]
 
 
+def test_bytes_are_those_that_were_sent(tmp_path: Path) -> None:
+    done = tune(tmp_path, trials=1, objective=["loss", "bytes_up"], rounds=2, transforms=[{"name": "ternary"}])
+    rounds = fedarena.load(done.path / done.trials[0].runs[0]).rounds.to_pandas()
+    assert done.trials[0].values[1] == rounds["real_bytes_up"].sum() < rounds["bytes_up"].sum()
+
+
 PRIVATE = {"privacy": {"name": "gaussian", "noise_multiplier": 1.0}, "selector": "poisson"}
 
 

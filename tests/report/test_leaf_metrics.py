@@ -20,6 +20,7 @@ from fedarena.analysis.leaf_metrics import (
     accuracies_of_run,
     accuracy_curve,
     accuracy_rows,
+    cost_rows,
     costs_of_run,
     read_leaf_metrics,
     spent_until,
@@ -162,6 +163,17 @@ def test_a_run_as_leafs_files(run: RunData, tmp_path: Path) -> None:
     assert (~is_done).any()
     stopped = (jobs["local_computations"] / jobs["num_samples"])[~is_done]  # as far as they came
     assert (stopped < per_sample.iloc[0]).all()
+
+
+def test_bytes_are_those_that_were_sent(run: RunData) -> None:
+    """Where that depends on what was learned, which plans cannot know."""
+    planned = run.jobs["bytes_up"].to_pylist()
+    really = [None if place % 2 else planned[place] - 7 for place in range(len(planned))]
+    place = run.jobs.column_names.index("real_bytes_up")
+    sparse = replace(run, jobs=run.jobs.set_column(place, "real_bytes_up", pa.array(really, pa.int64())))
+    expected = [size if real is None else real for size, real in zip(planned, really, strict=True)]
+    assert [row["bytes_written"] for row in cost_rows(sparse)] == expected
+    assert [row["bytes_written"] for row in cost_rows(replace(run, jobs=run.jobs.drop(["real_bytes_up"])))] == planned
 
 
 def test_the_columns_of_the_released_code(run: RunData, tmp_path: Path) -> None:

@@ -14,12 +14,14 @@ from test_report_page import Page
 from fedarena.display import final_table, write_report
 from fedarena.display.drawing.style import styles
 from fedarena.display.report.cautions import cautions
+from fedarena.display.report.figures.cost import traffic_figure
 from fedarena.display.report.figures.named_clients import named_clients_figure
 from fedarena.display.report.figures.ranks import ranks_figure
 from fedarena.display.report.methods import methods_of
 from fedarena.display.report.sections.headline import facts, headline
 from fedarena.display.report.tables.differences import conclusions, differences_of, short_lines, verdict
 from fedarena.display.report.tables.few_clients import MOST_NAMED, named_clients
+from fedarena.display.report.tables.reach import reach_table
 from fedarena.display.terminal import caution_lines, clients_tables, difference_lines, scores_tables
 from fedarena.metrics.info import ACCURACY
 from fedarena.storage.run_data import label_runs
@@ -272,6 +274,9 @@ def test_what_was_really_sent_stands_beside_what_was_planned(make_run):
     assert table.rows[0].real_bytes.mean == expected
     assert table.column("real_traffic").text(table.rows[0]) == f"{expected / 1e9:.2f} GB"
     assert "really sent" in [column.title for column in table.columns]
+    until_reached = [reach_table(methods_of([one]), ACCURACY)[0][-1].bytes for one in (sparse, run)]
+    assert until_reached[0] < until_reached[1]
+    assert traffic_figure([sparse]).data[0].x[-1] == pytest.approx(expected / 1e9)
 
 
 def test_a_store_is_called_by_its_own_name(make_run):

@@ -191,12 +191,18 @@ def cost_rows(run: RunData, hierarchy: str | None = None) -> Rows:
             "hierarchy": of_client.get(job["client"], ""),
             "num_samples": job["samples"],
             "set": _TRAINING,
-            "bytes_written": job["bytes_up"],
-            "bytes_read": job["bytes_down"],
+            "bytes_written": _sent(job, "bytes_up"),
+            "bytes_read": _sent(job, "bytes_down"),
             "local_computations": round(job["flops"] or 0),  # runs of before do not say
         }
         for job in run.jobs.to_pylist()
     ]
+
+
+def _sent(job: dict[str, Any], name: str) -> int:
+    """What a job really sent, where that differs from what was planned."""
+    real = job.get(f"real_{name}")  # runs of before do not say
+    return int(job[name] if real is None else real)
 
 
 def _hierarchies(run: RunData, name: str | None) -> dict[str, str]:

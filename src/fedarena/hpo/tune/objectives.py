@@ -148,7 +148,10 @@ def _cost(name: str, rounds: pa.Table) -> float | None:
         return None if spent is None else float(spent)
     if name == "virtual_hours":
         return float(elapsed_hours(_floats(rounds["end_seconds"]))[-1])
-    return float(pc.sum(rounds[name]).as_py() or 0)
+    amounts = rounds[name]
+    if f"real_{name}" in rounds.column_names:  # what was really sent, where that differs from what was planned
+        amounts = pc.coalesce(rounds[f"real_{name}"], amounts)
+    return float(pc.sum(amounts).as_py() or 0)
 
 
 def _aspect(ending: str) -> str:

@@ -2,9 +2,9 @@
 Sybil Settings" (FoolsGold), RAID 2020.
 
 From the cosine similarities of what clients have sent so far, each in all its rounds together (cs), with
-v_i = max_j cs_ij: honest clients are pardoned, cs_ij = cs_ij v_i / v_j where v_j > v_i; then α_i = 1 - max_j cs_ij,
-divided by the largest, and spread out by κ (ln(α_i / (1 - α_i)) + 0.5), cut to [0, 1]. The paper adds α_i x_i up; here
-it is their mean by α_i, so that the step is as long as others' are.
+v_i = max_j cs_ij, and 0 at least: honest clients are pardoned, cs_ij = cs_ij v_i / v_j where v_j > v_i; then
+α_i = 1 - max_j cs_ij, divided by the largest, and spread out by κ (ln(α_i / (1 - α_i)) + 0.5), cut to [0, 1]. The paper
+adds α_i x_i up; here it is their mean by α_i, so that the step is as long as others' are.
 """
 
 from __future__ import annotations
@@ -120,9 +120,10 @@ def learning_rates(cosines: FloatArray, confidence: float) -> FloatArray:
     """How much every client counts, from 0 to 1."""
     cosines = cosines.copy()
     np.fill_diagonal(cosines, -np.inf)
-    closest = cosines.max(1)
+    # As in the authors' code: below 0, a product of two negative numbers would make who is least alike the most alike.
+    closest = cosines.max(1).clip(min=0.0)
     positive = np.where(closest > 0, closest, 1.0)
-    pardon = np.where((closest[None, :] > closest[:, None]) & (closest > 0)[None, :], closest[:, None] / positive, 1.0)
+    pardon = np.where(closest[None, :] > closest[:, None], closest[:, None] / positive, 1.0)
     alphas = np.clip(1.0 - (cosines * pardon).max(1), 0.0, 1.0)
     if not alphas.any():  # they are all the same, and nobody can say who copied whom
         return np.ones(len(alphas))

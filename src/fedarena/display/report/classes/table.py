@@ -99,7 +99,9 @@ class ClassTable:
         """Spearman's rank correlation of how frequent a class is and its score."""
         values = self.methods[label].means
         known = np.isfinite(values)
-        return rank_correlation(-np.arange(len(values))[known], values[known])
+        trained = self.train_samples
+        frequency = self.samples if None in trained else trained
+        return rank_correlation(np.array(frequency, dtype=np.int64)[known], values[known])
 
 
 def tells_classes(run: RunData) -> bool:

@@ -18,8 +18,8 @@ from fedarena.storage.run_data import RunData
 
 
 def traffic_figure(runs: Sequence[RunData], metric: MetricInfo | None = None) -> go.Figure:
-    """A metric against the bytes sent down and up so far."""
-    return _against_cost(runs, metric or leading_metric(runs), "bytes", BYTES, "traffic", "traffic, down and up")
+    """A metric against the bytes really sent down and up so far."""
+    return _against_cost(runs, metric or leading_metric(runs), "real_bytes", BYTES, "traffic", "traffic, down and up")
 
 
 def compute_figure(runs: Sequence[RunData], metric: MetricInfo | None = None) -> go.Figure:

@@ -14,7 +14,8 @@ from fedarena.display.report.methods import Method, baselines, evaluation_curve,
 from fedarena.metrics import cost_to_level, round_levels
 from fedarena.metrics.info import MetricInfo
 
-_COSTS = ("round", "bytes", "flops", "hours", "joules")
+# Which columns of a curve they are; bytes are those that were really sent.
+_COSTS = {"round": "round", "bytes": "real_bytes", "flops": "flops", "hours": "hours", "joules": "joules"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def reach_of(method: Method, metric: MetricInfo, level: float) -> Reach:
     """What a method needed for one level."""
     curves = [evaluation_curve(run) for run in method.counted]
     costs = [
-        [cost_to_level(curve[metric.name], curve[name], level, metric.higher_is_better) for name in _COSTS]
+        [cost_to_level(curve[metric.name], curve[name], level, metric.higher_is_better) for name in _COSTS.values()]
         for curve in curves
     ]
     reached = [found for found in costs if None not in found]
