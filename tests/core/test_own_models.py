@@ -11,9 +11,11 @@ import torch
 from small_runs import config
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
-from fedarena.runs.run import start_run
+from fedarena.runs.run import Run, resume_run, start_run
 
 
 class Own(nn.Module):
@@ -238,9 +240,67 @@ class DrawsAlways(Own):
         return nn.functional.dropout(super().forward(x), 0.5)
 
 
+class Checkpointed(Own):
+    def forward(self, x):
+        return checkpoint(lambda x: torch.tanh(Own.forward(self, x)), x, use_reentrant=False)
+
+
+class ReadsInBackward(Own):
+    def forward(self, x):
+        x = torch.tanh(super().forward(x))
+        if x.requires_grad:
+            x.register_hook(lambda gradient: gradient * self.last.weight.norm())
+        return x
+
+
+class SecondWay(Own):
+    """Torch does not know that what is in there is one of its parameters."""
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.weights = [self.last.weight]
+
+    def forward(self, x):
+        return super().forward(x) / self.weights[0].norm()
+
+
+class Remembering(SecondWay):
+    def __init__(self, spec):
+        super().__init__(spec)
+        weight = self.last.weight
+        self.scale = lambda x: x / weight.norm()
+
+    def forward(self, x):
+        return self.scale(Own.forward(self, x))
+
+
+class FirstSamples(Own):
+    mean = None
+
+    def forward(self, x):
+        if self.mean is None:
+            self.mean = x.detach().mean(0)
+        return super().forward(x - self.mean)
+
+
+class OfItsOwnGenerator(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        random = torch.Generator()
+        random.seed()
+        self.order = torch.randperm(64, generator=random)
+
+    def forward(self, x):
+        return super().forward(x.flatten(1)[:, self.order])
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
+        *((kind, "computes with other parameters than those") for kind in (Checkpointed, ReadsInBackward)),
+        *((kind, "computes with other parameters than those") for kind in (SecondWay, Remembering)),
+        (FirstSamples, "keeps something of the first samples that it is called with"),
+        (OfItsOwnGenerator, "is another one when it is built again from the same seed"),
         (ShortRows, "changes its parameter 'codes.weight' in place when it is called"),
         (ClampsItself, "changes its parameter 'last.weight' in place"),
         (LayersInAList, "has parameters in 'layers' that torch does not know"),
@@ -266,6 +326,35 @@ def test_a_model_that_cannot_be_right_is_refused(tmp_path: Path, model, message)
 def test_parameters_that_no_loss_depends_on_are_told(tmp_path: Path, model) -> None:
     with pytest.warns(UserWarning, match="The loss does not depend on 'first.weight', 'first.bias'"):
         start_run(config(model={"name": model}, rounds=1), tmp_path)
+
+
+class NewGenerator(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.order = np.random.default_rng().permutation(64)
+
+    def forward(self, x):
+        return super().forward(x.flatten(1)[:, self.order])
+
+
+class DrawsAtTheServer(FedAvg):
+    def server_step(self, state, update, round):
+        stepped = super().server_step(state, update, round)
+        noise = 0.1 * np.random.default_rng().standard_normal()
+        return {**stepped, "params": {name: p + noise for name, p in stepped["params"].items()}}
+
+
+def test_new_generators_of_numpy_follow_from_the_seed(tmp_path: Path) -> None:
+    """Also where nobody gives them one; a run that is resumed would go on with another model."""
+    settings = {"model": {"name": NewGenerator}, "algorithm": {"name": DrawsAtTheServer}, "rounds": 3}
+    one, other = (start_run(config(**settings), tmp_path / name) for name in ("one", "other"))
+    assert one.rounds["loss"].to_pylist() == other.rounds["loss"].to_pylist()
+    assert one.rounds["loss"].to_pylist() != start_run(config(**settings, seed=1), tmp_path).rounds["loss"].to_pylist()
+    run = Run.create(config(**settings), tmp_path / "pieces")
+    run.advance(1)
+    run.close()
+    assert resume_run(tmp_path / "pieces" / "small").rounds["loss"].to_pylist() == one.rounds["loss"].to_pylist()
+    assert np.random.default_rng().random() != np.random.default_rng().random()
 
 
 def test_torch_is_left_as_it_was(tmp_path: Path) -> None:

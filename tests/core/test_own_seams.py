@@ -318,3 +318,23 @@ def test_a_selector_that_draws_from_a_global_generator_gives_the_same_bits_twice
     one, two = (start_run(config(selector=DrawingSelector, rounds=4), tmp_path / name) for name in ("one", "two"))
     assert one.rounds.equals(two.rounds)
     assert len(set(one.rounds["train_loss"].to_pylist())) == 5
+
+
+class SendsWholeNumbers(FedAvg):
+    """A number of steps, which the server divides by; clients count by fractions."""
+
+    def client_weight(self, work):
+        return work.samples / 1000
+
+    def client_update(self, params, client, work):
+        update, state = super().client_update(params, client, work)
+        return {**update, "taken": {"steps": torch.tensor(1) * work.steps, "two": torch.tensor(2)}}, state
+
+    def server_step(self, state, update, round):
+        assert update["taken"]["two"] == 2
+        moved = {name: p / update["taken"]["steps"] for name, p in update["params"].items()}
+        return super().server_step(state, {**update, "params": moved}, round)
+
+
+def test_whole_numbers_are_weighed_like_others(tmp_path: Path) -> None:
+    both(tmp_path, algorithm={"name": SendsWholeNumbers})

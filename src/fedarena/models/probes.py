@@ -22,7 +22,7 @@ _ROUNDING = 1e-3  # of the largest number that a model puts out
 
 
 @contextmanager
-def _in_mode(task: Task, training: bool) -> Iterator[None]:
+def in_mode(task: Task, training: bool) -> Iterator[None]:
     """The model while it is trained or scored; afterwards its layers are in the modes that they were in."""
     modes = {part: part.training for part in task.module.modules()}
     task.module.train(training)
@@ -50,7 +50,7 @@ def counts_padding(task: Task) -> bool:
     alone = {name: values[:1] for name, values in one.items()}
     params = _drawn(task)
     key = {"key": torch.zeros((), dtype=torch.int64, device=one["y"].device)}
-    with _in_mode(task, training=True), torch.no_grad():
+    with in_mode(task, training=True), torch.no_grad():
         losses = []
         for batch in (one, other, alone):
             counting = torch.zeros(_SAMPLES).to(next(iter(params.values())))
@@ -66,7 +66,7 @@ def check_scores_apart(task: Task) -> None:
     """Refuses a model, a task or a metric whose score of a sample depends on the others in the batch."""
     one, other = _sample_and_neighbours(task)
     params = _drawn(task)
-    with _in_mode(task, training=False), torch.no_grad():
+    with in_mode(task, training=False), torch.no_grad():
         found = []
         for batch in (one, one, other):
             with seeded(0):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from numpy.random import bit_generator
 
 
 @contextmanager
@@ -27,14 +28,20 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def all_seeded(seed: int) -> Iterator[None]:
-    """The same for the global generators of NumPy and Python, too: whatever somebody's own code draws from."""
+    """The same for the global generators of NumPy and Python, too: whatever somebody's own code draws from.
+
+    New generators of NumPy that nobody gives a seed (``np.random.default_rng()``) get theirs from Python's.
+    """
     numpy_state, python_state = np.random.get_state(), random.getstate()
     np.random.seed(seed % 2**32)
     random.seed(seed)
+    entropy = bit_generator.randbits  # type: ignore[attr-defined]
+    bit_generator.randbits = random.getrandbits  # type: ignore[attr-defined]
     try:
         with seeded(seed):
             yield
     finally:
+        bit_generator.randbits = entropy  # type: ignore[attr-defined]
         np.random.set_state(numpy_state)
         random.setstate(python_state)
 

@@ -18,6 +18,11 @@ from fedarena.core.own import is_own
 from fedarena.core.registry import Registry
 from fedarena.core.streams import torch_seed
 from fedarena.models.dropout import with_keyed_dropout
+from fedarena.models.own_parameters import (
+    check_is_built_alike,
+    check_keeps_nothing_of_the_first_call,
+    check_uses_what_it_is_given,
+)
 from fedarena.models.probes import check_scores_apart
 from fedarena.models.seeding import all_seeded, other_generators, seeded
 from fedarena.models.spec import DataSpec
@@ -66,8 +71,12 @@ def build_model(
     """
     builder = MODELS.get(name)
     form = (spec,) if "spec" in inspect.signature(builder).parameters else ()  # a plain module knows its own shapes
-    with all_seeded(torch_seed(seed, "model")), _unwritten_memory_is_nan() if is_own(builder) else nullcontext():
-        module = builder(*form, **as_declared(builder, options))
+
+    def build() -> nn.Module:
+        with all_seeded(torch_seed(seed, "model")), _unwritten_memory_is_nan() if is_own(builder) else nullcontext():
+            return builder(*form, **as_declared(builder, options))
+
+    module = build()
     if not isinstance(module, nn.Module):
         raise BadInputError(f"The model {name!r} must give a torch module, but it gives a {type(module).__name__}")
     if not trainable_parameters(module):
@@ -78,9 +87,15 @@ def build_model(
     if not inspect.isclass(builder) and is_own(builder):
         module = copy.deepcopy(module)  # it may give the same one every time, which others use as well
     module = with_keyed_dropout(module)
+    never_called = copy.deepcopy(module) if is_own(builder) else None
     for samples in (2, 1):
         made = task(module) if task else make_task(module, spec)
         _try_out(name, made, samples)
+    if never_called is not None:
+        check_keeps_nothing_of_the_first_call(name, made, never_called)
+        check_uses_what_it_is_given(name, made)
+        again = with_keyed_dropout(build())
+        check_is_built_alike(name, made, task(again) if task else make_task(again, spec))
     check_scores_apart(made)
     return module
 

@@ -51,6 +51,12 @@ class Rows:
         return {group: self.update[group] for group in self.change_groups if group in self.update}
 
     @property
+    def dtype(self) -> torch.dtype:
+        """In which what moves the model is computed."""
+        moving = (t.dtype for tensors in self.changes.values() for t in tensors.values())
+        return next((dtype for dtype in moving if dtype.is_floating_point), torch.float64)
+
+    @property
     def coverage(self) -> Groups:
         """How much of every parameter each client trained, if somebody did not train everything."""
         return {COVERAGE: self.update[COVERAGE]} if COVERAGE in self.update else {}
@@ -155,11 +161,18 @@ def _norms(rows: Tensor | ProductRows) -> Tensor:
     return norms
 
 
-def weighted_sum(updates: Groups, weights: FloatArray, factors: Groups | None = None) -> Groups:
-    """The sum of the updates of several clients (a row each), each times its weight and its tensors' factors."""
+def weighted_sum(
+    updates: Groups, weights: FloatArray, factors: Groups | None = None, whole: torch.dtype = torch.float64
+) -> Groups:
+    """The sum of the updates of several clients (a row each), each times its weight and its tensors' factors.
+
+    Sums of whole numbers, which weights make fractions of, have the type `whole`.
+    """
     counting: dict[Any, Tensor] = {}  # made once for all tensors alike: small operations are what takes time on a GPU
 
     def add_up(rows: Tensor | ProductRows, factor: Tensor | None) -> Tensor:
+        if not rows.dtype.is_floating_point and isinstance(rows, Tensor):
+            rows = rows.to(whole)
         plain, scaled = (rows.dtype, rows.device), (rows.dtype, rows.device, id(factor))
         if plain not in counting:
             counting[plain] = sent_to(rows.device, weights).to(rows.dtype)

@@ -23,7 +23,7 @@ class FixedMean(Aggregator):
 
     def add_up(self, rows: Rows) -> Partial:
         """The sums of all groups."""
-        return Partial(weighted_sum(rows.update, rows.weights, rows.factors))
+        return Partial(weighted_sum(rows.update, rows.weights, rows.factors, rows.dtype))
 
     def finish(self, total: Partial) -> Groups:
         """What the sums come to; the algorithm, too, is told how many clients are expected, not how many came."""

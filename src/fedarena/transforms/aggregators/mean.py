@@ -72,7 +72,7 @@ def shrinking(staleness: IntArray, exponent: float) -> FloatArray:
 def sum_of_others(rows: Rows) -> Partial:
     """What clients send besides changes of the model, weighted."""
     numbers = {"other_weight": float(rows.weights.sum()), "clients": float(len(rows))}
-    return Partial(named(OTHER, weighted_sum(rows.others, rows.weights, rows.factors)), numbers)
+    return Partial(named(OTHER, weighted_sum(rows.others, rows.weights, rows.factors, rows.dtype)), numbers)
 
 
 def mean_of_others(total: Partial) -> Groups:
