@@ -167,6 +167,12 @@ class Compiled(Own):
         self.last = torch.compile(self.last)
 
 
+class Scripted(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.last = torch.jit.script(self.last)
+
+
 class OldWeightNorm(Own):
     def __init__(self, spec):
         super().__init__(spec)
@@ -313,7 +319,8 @@ class OfItsOwnGenerator(Own):
         (Overwrites, "does not work on .* modified by an inplace operation"),
         (Counts, "puts out something else when it is called again with the same samples"),
         (Spectral, r"keeps running statistics in .* use GroupNorm instead, or a layer that stays in evaluation mode"),
-        (Tuple, "does not work on .* 'tuple' object"),
+        (Tuple, "does not work on .* it must put out one tensor, and puts out a tuple"),
+        (Scripted, "its layer 'last' is compiled by torch.jit; leave that out"),
     ],
 )
 def test_a_model_that_cannot_be_right_is_refused(tmp_path: Path, model, message) -> None:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import fedarena
 from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
+from fedarena.models.tasks.classification import Classification
 from fedarena.runs.run import start_run
 from fedarena.simulate import Selector
 from fedarena.transforms import Aggregator, Partial, Transform
@@ -338,3 +339,14 @@ class SendsWholeNumbers(FedAvg):
 
 def test_whole_numbers_are_weighed_like_others(tmp_path: Path) -> None:
     both(tmp_path, algorithm={"name": SendsWholeNumbers})
+
+
+class WeighsByInput(Classification):
+    def losses(self, outputs, batch):
+        return super().losses(outputs, batch) * batch["x"].flatten(1).norm(dim=1)
+
+
+def test_a_loss_may_depend_on_inputs(tmp_path: Path) -> None:
+    """Of a constant answer, nobody can say how good it is then."""
+    both(tmp_path, task={"name": WeighsByInput, "metrics": ["accuracy"], "lead": "loss"})
+    assert fedarena.load(tmp_path / "cohort").summary["baseline"] is None

@@ -118,10 +118,11 @@ def _unwritten_memory_is_nan() -> Iterator[None]:
 def _refuse_what_engines_cannot_take(name: str, module: nn.Module) -> None:
     """Engines copy a model, and record what it computes."""
     for path, part in module.named_modules():
-        if hasattr(part, "_orig_mod"):  # what torch.compile puts around a module
+        by = "torch.compile" if hasattr(part, "_orig_mod") else "torch.jit"  # the former is put around a module
+        if by == "torch.compile" or isinstance(part, torch.jit.ScriptModule):
             where = f"its layer {path!r} is" if path else "it is"
             raise BadInputError(
-                f"The model {name!r} cannot be recorded, because {where} compiled by torch.compile; "
+                f"The model {name!r} cannot be recorded, because {where} compiled by {by}; "
                 "leave that out: engines compile what they record"
             )
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
@@ -192,6 +193,8 @@ def _try_out(name: str, task: Task, samples: int) -> None:
             keyed = {**drawn, "key": torch.zeros((), dtype=torch.int64)}
             with seeded(1):
                 outputs = task.predict(params, keyed)
+            if not isinstance(outputs, Tensor):
+                raise TypeError(f"it must put out one tensor, and puts out a {type(outputs).__name__}")
             task.check_outputs(outputs, drawn)
             with seeded(1):
                 repeats = torch.equal(torch.nan_to_num(task.predict(params, keyed)), torch.nan_to_num(outputs))
