@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ from typer.testing import CliRunner
 
 import fedarena
 from fedarena.cli import main
-from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.errors import BadInputError, DamagedFileError, RunFailedError
 from fedarena.runs.config import merge, resolve
 from fedarena.runs.run import Run, resume_run, start_run
+from fedarena.storage.run_files import RunFiles
 
 # A rate that is too high, so that the best model is not the last one.
 ROUGH = {"engine": "reference", "rounds": 12, "evaluation.every": 2, "local.lr": 60.0, "keep": "best", "seed": 1}
@@ -59,6 +61,25 @@ def test_the_best_survives_interruptions_and_more_rounds(tmp_path: Path) -> None
     assert content(tmp_path / "small") == content(tmp_path / "one go" / "small")
     one, other = (fedarena.load(folder / "small").state_dict("best") for folder in (tmp_path, tmp_path / "one go"))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:100])])
+def test_a_run_whose_best_model_is_lost_does_not_go_on(tmp_path: Path, damage) -> None:
+    start_run(rough(rounds=4), tmp_path)
+    (best,) = (tmp_path / "small" / "checkpoint").glob("best-*")
+    damage(best)
+    with pytest.raises(DamagedFileError, match=best.name):
+        resume_run(tmp_path / "small", rounds=6)
+
+
+def test_a_full_disk_does_not_make_a_run_seem_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "manifest.json")
+
+    start_run(rough(rounds=4), tmp_path)
+    monkeypatch.setattr(RunFiles, "reopen", full)
+    with pytest.raises(RunFailedError, match="No space left on device. On disk: all rounds up to 4;"):
+        resume_run(tmp_path / "small", rounds=6)
 
 
 def test_a_fork_takes_the_best_along(tmp_path: Path) -> None:

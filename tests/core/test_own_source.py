@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import linecache
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -194,6 +195,25 @@ def test_constants_that_are_not_what_python_imported_are_refused(
     forget()
     config()
     path.touch()  # the same again, at another time
+    assert "own_method" in own_source(config()).files
+
+
+def test_what_python_kept_of_another_file_is_refused(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python takes what it kept for the file's by time and size, also where it is told to keep nothing new."""
+    path = workplace / "own_method.py"
+    times = []
+    for before, keeps in (("FACTOR = 1.0\n", True), ("FACTOR = 9.0\n", False)):
+        monkeypatch.setattr(sys, "dont_write_bytecode", not keeps)
+        path.write_text(METHOD + before)
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        forget()
+        config()
+        times.append(sys.modules["own_method"].FACTOR)
+    assert times == [1.0, 1.0]
+    with pytest.raises(BadInputError, match=r"own_method\.py was changed after Python had imported it"):
+        own_source(config())
+    path.touch()
+    forget()
     assert "own_method" in own_source(config()).files
 
 

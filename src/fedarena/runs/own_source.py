@@ -230,14 +230,27 @@ def _check_is_what_was_imported(module: ModuleType, spec: ModuleSpec, path: Path
 
 
 def _compiled_when_imported(spec: ModuleSpec) -> CodeType | None:
-    """What Python kept of a module when it imported it; None where it keeps nothing, or did not then."""
-    if sys.dont_write_bytecode or spec.cached is None or not os.access(Path(spec.cached).parent, os.W_OK):
+    """What Python kept of a module when it imported it, or took it from; None where there is no such thing."""
+    if spec.cached is None or spec.origin is None:
         return None
+    kept = Path(spec.cached)
     try:
-        code = marshal.loads(Path(spec.cached).read_bytes()[_PYC_HEADER_BYTES:])
+        content = kept.read_bytes()
+        keeps = not sys.dont_write_bytecode and os.access(kept.parent, os.W_OK)
+        if not keeps and not _would_be_taken(content, os.stat(spec.origin)):
+            return None
+        code = marshal.loads(content[_PYC_HEADER_BYTES:])
     except (OSError, EOFError, ValueError, TypeError):
         return None
     return code if isinstance(code, CodeType) else None
+
+
+def _would_be_taken(kept: bytes, source: os.stat_result) -> bool:
+    """Whether Python takes what it kept of a file for what is in it: by its time and size, unless it has a checksum."""
+    header = b"".join(
+        n.to_bytes(4, "little") for n in (0, int(source.st_mtime) & 0xFFFFFFFF, source.st_size & 0xFFFFFFFF)
+    )
+    return kept[:_PYC_HEADER_BYTES] == importlib.util.MAGIC_NUMBER + header
 
 
 def _has_other_constants(module: ModuleType, content: bytes) -> bool:

@@ -40,6 +40,7 @@ from fedarena.storage.checkpoint import (
     client_state_log_path,
     named_tensors,
     open_client_states,
+    read_best,
     read_snapshot,
     read_state,
     read_table,
@@ -351,6 +352,7 @@ class Recorder:
 
     def _go_back_to_commit(self, fresh: Groups | None) -> Snapshot | None:
         committed = read_state(self.folder)
+        self._committed_round = None if committed is None else committed.round
         with self._explaining_disk_errors():
             if committed is None:
                 self._files.reopen()
@@ -371,6 +373,8 @@ class Recorder:
                         f"The run {self.folder} was begun by another version of FedArena, whose table of {table} has "
                         "other columns; it can be read, but not go on"
                     )
+            if committed.best is not None:
+                read_best(self.folder, committed.best)
             # Nothing is changed before everything is found to be as it should.
             self._files.reopen()
             self._tables.go_back_to(committed.tables)
@@ -379,7 +383,7 @@ class Recorder:
             self._best = committed.best
             self._remove_old("best-*.safetensors", keep=committed.best.file if committed.best else None)
             self._remove_temporary_files()
-        self._latest, self._committed_round = snapshot, snapshot.round
+        self._latest = snapshot
         return snapshot
 
     def _remove_temporary_files(self) -> None:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import pyarrow.compute as pc
+
 from fedarena.display.drawing.units import SECONDS, count, listing, quantity
 from fedarena.display.fleets.picture import percent
 from fedarena.display.report.methods import Method, column, evaluation_curve, has_clock, methods_of
@@ -23,6 +25,7 @@ def cautions(runs: Sequence[RunData]) -> list[str]:
     return [
         *_changed_data(runs),
         *_federation_notes(runs),
+        *_different_samples(runs),
         *_broken(methods),
         *_steps_left_out(methods),
         *privacy_cautions(methods),
@@ -36,6 +39,24 @@ def _federation_notes(runs: Sequence[RunData]) -> Iterator[str]:
     notes = dict.fromkeys((run.federation_name, note) for run in runs for note in run.federation_notes)
     for name, note in notes:
         yield f"{name}: {note}"
+
+
+def _different_samples(runs: Sequence[RunData]) -> Iterator[str]:
+    """Runs on the same data whose models were scored on other samples of it."""
+    by_federation: dict[str, dict[tuple[str, int], list[str]]] = {}
+    for run in runs:
+        rounds = run.clients["round"]
+        if len(rounds):
+            scored = (str(run.config["evaluation"]["part"]), int(pc.sum(pc.equal(rounds, pc.max(rounds))).as_py()))
+            named = repr(run.config.get("federation"))
+            by_federation.setdefault(named, {}).setdefault(scored, []).append(run.label)
+    for found in by_federation.values():
+        if len(found) > 1:
+            which = [
+                f"{listing(list(dict.fromkeys(labels)))} on the {part} data of {count(clients, 'client')}"
+                for (part, clients), labels in found.items()
+            ]
+            yield f"Models were scored on different samples, so their scores do not compare: {'; '.join(which)}."
 
 
 def _changed_data(runs: Sequence[RunData]) -> Iterator[str]:
