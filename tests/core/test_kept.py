@@ -78,7 +78,7 @@ def test_a_full_disk_does_not_make_a_run_seem_lost(tmp_path: Path, monkeypatch: 
 
     start_run(rough(rounds=4), tmp_path)
     monkeypatch.setattr(RunFiles, "reopen", full)
-    with pytest.raises(RunFailedError, match="No space left on device. On disk: all rounds up to 4;"):
+    with pytest.raises(RunFailedError, match=r"No space left on device\. On disk: all rounds up to 4;"):
         resume_run(tmp_path / "small", rounds=6)
 
 
