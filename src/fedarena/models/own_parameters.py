@@ -28,9 +28,9 @@ def check_uses_what_it_is_given(name: str, task: Task) -> None:
     own = trainable_parameters(task.module)
     before = {path: p.detach().clone() for path, p in own.items()}
     random = torch.Generator().manual_seed(0)
-    moved = {path: _moved(p, random) for path, p in before.items()}
+    moved = {path: _moved(p, random).requires_grad_() for path, p in before.items()}
     batch = _made_up(task, 0)
-    given = _loss_and_gradients(task, {path: p.clone().requires_grad_() for path, p in moved.items()}, batch)
+    given = _loss_and_gradients(task, moved, batch)
     try:
         _put(own, moved)
         themselves = _loss_and_gradients(task, own, batch)
@@ -50,7 +50,7 @@ def check_uses_what_it_is_given(name: str, task: Task) -> None:
 
 def check_keeps_nothing_of_the_first_call(name: str, task: Task, never_called: nn.Module) -> None:
     """Refuses a model that computes something else of the same samples if it has seen others before."""
-    used, fresh = (_with_module(task, copy.deepcopy(never_called)) for _ in range(2))
+    used, fresh = _with_module(task, copy.deepcopy(never_called)), _with_module(task, never_called)
     first, second = (_made_up(task, seed) for seed in (1, 2))
     with torch.no_grad():
         _outputs(used, first)

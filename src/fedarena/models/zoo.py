@@ -93,6 +93,7 @@ def build_model(
         _try_out(name, made, samples)
     if never_called is not None:
         check_keeps_nothing_of_the_first_call(name, made, never_called)
+        del never_called  # it may be large
         check_uses_what_it_is_given(name, made)
         again = with_keyed_dropout(build())
         check_is_built_alike(name, made, task(again) if task else make_task(again, spec))
