@@ -22,6 +22,7 @@ from fedarena.core.files import read_bytes, write_text
 from fedarena.core.registry import nearest
 from fedarena.data.leaf.description import hierarchy_among
 from fedarena.storage.run_data import RunData
+from fedarena.storage.tables import sent_bytes
 
 FloatArray = npt.NDArray[np.float64]
 Form = Literal["released", "baseline"]
@@ -184,6 +185,7 @@ def accuracy_rows(run: RunData, hierarchy: str | None = None) -> Rows:
 def cost_rows(run: RunData, hierarchy: str | None = None) -> Rows:
     """What a run has of sys_metrics.csv."""
     of_client = _hierarchies(run, hierarchy)
+    written, read = (sent_bytes(run.jobs, name).to_pylist() for name in ("bytes_up", "bytes_down"))
     return [
         {
             "client_id": job["client"],
@@ -191,18 +193,12 @@ def cost_rows(run: RunData, hierarchy: str | None = None) -> Rows:
             "hierarchy": of_client.get(job["client"], ""),
             "num_samples": job["samples"],
             "set": _TRAINING,
-            "bytes_written": _sent(job, "bytes_up"),
-            "bytes_read": _sent(job, "bytes_down"),
+            "bytes_written": job_written,
+            "bytes_read": job_read,
             "local_computations": round(job["flops"] or 0),  # runs of before do not say
         }
-        for job in run.jobs.to_pylist()
+        for job, job_written, job_read in zip(run.jobs.to_pylist(), written, read, strict=True)
     ]
-
-
-def _sent(job: dict[str, Any], name: str) -> int:
-    """What a job really sent, where that differs from what was planned."""
-    real = job.get(f"real_{name}")  # runs of before do not say
-    return int(job[name] if real is None else real)
 
 
 def _hierarchies(run: RunData, name: str | None) -> dict[str, str]:

@@ -44,6 +44,14 @@ def _sample_and_neighbours(task: Task) -> tuple[Tensors, Tensors]:
     return one, neighbours
 
 
+def made_up_batch(task: Task, samples: int, seed: int) -> Tensors:
+    """So many samples that mean nothing, as a client has them in a step."""
+    device = next(task.module.parameters()).device
+    example = task.batch({name: values.to(device) for name, values in task.example(samples).items()})
+    key = torch.zeros((), dtype=torch.int64, device=device)
+    return {**task.meaningless(example, torch.Generator().manual_seed(seed)), "key": key}
+
+
 def counts_padding(task: Task) -> bool:
     """Whether the loss of a batch depends on samples that its mask leaves out."""
     one, other = _sample_and_neighbours(task)
@@ -93,7 +101,7 @@ def check_scores_apart(task: Task) -> None:
     del found[0]
     outputs = found[0][0]
     # Rows of a product may differ in their last bits, by where they are.
-    in_any_order = _nearly_same(outputs, turned_round) and _nearly_same(outputs[:1], alone)
+    in_any_order = nearly_same(outputs, turned_round) and nearly_same(outputs[:1], alone)
     if not _same_first(outputs, found[1][0]) or not in_any_order:
         raise BadInputError(
             f"What the model {type(task.module).__name__} puts out for a sample depends on the other samples in the "
@@ -177,7 +185,8 @@ def _same_first(one: torch.Tensor, other: torch.Tensor) -> bool:
     return _same(one[:1], other[:1])
 
 
-def _nearly_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def nearly_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether they differ by no more than rounding does."""
     if one.shape != other.shape:
         return False
     first, second = (torch.nan_to_num(t.double()) for t in (one, other))

@@ -35,7 +35,7 @@ def all_seeded(seed: int) -> Iterator[None]:
     numpy_state, python_state = np.random.get_state(), random.getstate()
     np.random.seed(seed % 2**32)
     random.seed(seed)
-    entropy = bit_generator.randbits  # type: ignore[attr-defined]
+    entropy = getattr(bit_generator, "randbits", None)  # a name of NumPy's own, which it may change
     bit_generator.randbits = random.getrandbits  # type: ignore[attr-defined]
     try:
         with seeded(seed):

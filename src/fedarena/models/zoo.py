@@ -119,8 +119,9 @@ def _unwritten_memory_is_nan() -> Iterator[None]:
 def _refuse_what_engines_cannot_take(name: str, module: nn.Module) -> None:
     """Engines copy a model, and record what it computes."""
     for path, part in module.named_modules():
-        by = "torch.compile" if hasattr(part, "_orig_mod") else "torch.jit"  # the former is put around a module
-        if by == "torch.compile" or isinstance(part, torch.jit.ScriptModule):
+        is_script = isinstance(part, torch.jit.ScriptModule)
+        if is_script or hasattr(part, "_orig_mod"):  # what torch.compile puts around a module
+            by = "torch.jit" if is_script else "torch.compile"
             where = f"its layer {path!r} is" if path else "it is"
             raise BadInputError(
                 f"The model {name!r} cannot be recorded, because {where} compiled by {by}; "

@@ -155,6 +155,12 @@ def table_schemas(metrics: Sequence[str], more: Mapping[str, Sequence[str]] | No
     return {table: pa.schema(columns) for table, columns in fields.items()}
 
 
+def sent_bytes(table: pa.Table, name: str) -> pa.ChunkedArray:
+    """``bytes_up`` or ``bytes_down`` of rounds or jobs: as really sent where that is known, else as planned."""
+    real = f"real_{name}"
+    return pc.coalesce(table[real], table[name]) if real in table.column_names else table[name]  # runs of before
+
+
 def unevaluated(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """The tables of rounds, and of clients and classes, as they would be if the last round had not been evaluated."""
     rounds = tables["rounds"]

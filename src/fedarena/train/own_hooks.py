@@ -18,6 +18,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.own import is_own
 from fedarena.core.words import some
 from fedarena.models import Task, Tensors, seeded, trainable_parameters
+from fedarena.models.probes import made_up_batch
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.jobs import Client, Job, JobArrays, context_of, newcomer
 from fedarena.train.layers import LayerTracker
@@ -106,7 +107,7 @@ def untrained_notes(algorithm: Algorithm, task: Task) -> list[str]:
     params = {name: p.detach().clone() for name, p in trainable_parameters(task.module).items()}
     broadcast = algorithm.broadcast(algorithm.server_init(params))
     client = newcomer(broadcast, algorithm.client_init(broadcast))
-    batch = made_up_batch(task, next(iter(params.values())).device, 3)
+    batch = made_up_batch(task, samples=3, seed=3)
     with torch.enable_grad(), seeded(0):
         leaves = {name: p.detach().clone().requires_grad_() for name, p in algorithm.local_start(client).items()}
         loss = algorithm.local_loss(task, leaves, batch, client)
@@ -118,13 +119,6 @@ def untrained_notes(algorithm: Algorithm, task: Task) -> list[str]:
         f"The loss does not depend on {some(untrained)}, so nobody trains what is there; look for detach(), .data and "
         "layers that forward leaves out, or freeze it (requires_grad_(False)), which saves sending it"
     ]
-
-
-def made_up_batch(task: Task, device: torch.device, samples: int) -> Tensors:
-    """So many samples that mean nothing, as a client has them in a step."""
-    example = task.batch({name: values.to(device) for name, values in task.example(samples).items()})
-    key = torch.zeros((), dtype=torch.int64, device=device)
-    return {**task.meaningless(example, torch.Generator().manual_seed(samples)), "key": key}
 
 
 @contextmanager
@@ -178,8 +172,8 @@ class _Trial:
     def hooks_of_clients(self, broadcast: Groups, params: Tensors) -> None:
         """Tries all hooks in the order in which a client calls them."""
         algorithm, name, task = self._algorithm, self._name, self._task
-        device, dtype = next((p.device, p.dtype) for p in params.values())
-        given = _Given(newcomer(broadcast, {}), made_up_batch(task, device, 3), {}, {}, Work(2, 1, 2))
+        dtype = next(iter(params.values())).dtype
+        given = _Given(newcomer(broadcast, {}), made_up_batch(task, samples=3, seed=3), {}, {}, Work(2, 1, 2))
         state = self._tried("client_init", lambda own, at: own.client_init(at.client.broadcast), given)
         given = replace(given, client=newcomer(broadcast, state))
         start = self._tried("local_start", lambda own, at: own.local_start(at.client), given)
@@ -295,7 +289,7 @@ class _Trial:
         if as_before is None or any(changed_memories(as_before, memories[0], memories_of(as_before))):
             return False  # also where something is remembered in a class, which has no copy
         try:
-            batch = made_up_batch(self._task, next(iter(given.client.broadcast["params"].values())).device, 4)
+            batch = made_up_batch(self._task, samples=4, seed=4)
             with seeded(1):
                 call(as_before, given.another({**batch, "y": self._other_labels(batch["y"])}))
         except Exception:  # it may not know what to do with made-up numbers

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import pyarrow.compute as pc
-
 from fedarena.display.drawing.units import SECONDS, count, listing, quantity
 from fedarena.display.fleets.picture import percent
 from fedarena.display.report.methods import Method, column, evaluation_curve, has_clock, methods_of
@@ -43,18 +41,17 @@ def _federation_notes(runs: Sequence[RunData]) -> Iterator[str]:
 
 def _different_samples(runs: Sequence[RunData]) -> Iterator[str]:
     """Runs on the same data whose models were scored on other samples of it."""
-    by_federation: dict[str, dict[tuple[str, int], list[str]]] = {}
+    by_federation: dict[str, dict[tuple[str, int | None], list[str]]] = {}
     for run in runs:
-        rounds = run.clients["round"]
-        if len(rounds):
-            scored = (str(run.config["evaluation"]["part"]), int(pc.sum(pc.equal(rounds, pc.max(rounds))).as_py()))
-            named = repr(run.config.get("federation"))
-            by_federation.setdefault(named, {}).setdefault(scored, []).append(run.label)
+        evaluation, named = run.config["evaluation"], repr(run.config.get("federation"))
+        scored = (str(evaluation["part"]), evaluation.get("max_clients"))  # which seeds do not change
+        by_federation.setdefault(named, {}).setdefault(scored, []).append(run.label)
     for found in by_federation.values():
         if len(found) > 1:
             which = [
-                f"{listing(list(dict.fromkeys(labels)))} on the {part} data of {count(clients, 'client')}"
-                for (part, clients), labels in found.items()
+                f"{listing(list(dict.fromkeys(labels)))} on the {part} data of "
+                + ("all clients" if most is None else f"at most {count(most, 'client')}")
+                for (part, most), labels in found.items()
             ]
             yield f"Models were scored on different samples, so their scores do not compare: {'; '.join(which)}."
 

@@ -22,6 +22,7 @@ from fedarena.metrics import elapsed_hours
 from fedarena.metrics.info import MetricInfo
 from fedarena.storage.job_table import JobTable
 from fedarena.storage.run_data import RunData
+from fedarena.storage.tables import sent_bytes
 
 FloatArray = NDArray[np.float64]
 _EVALUATED = "eval_clients"  # a column of the rounds that has a value only where a round was evaluated
@@ -118,7 +119,11 @@ def seed_of(run: RunData) -> int:
 
 def column(table: pa.Table, name: str) -> FloatArray:
     """A column as floats; null becomes NaN."""
-    values = pc.cast(table.column(name), pa.float64(), safe=False)
+    return _floats(table.column(name))
+
+
+def _floats(found: pa.ChunkedArray) -> FloatArray:
+    values = pc.cast(found, pa.float64(), safe=False)
     return np.asarray(pc.fill_null(values, float("nan")).to_numpy(), dtype=np.float64)
 
 
@@ -131,16 +136,15 @@ def evaluation_curve(run: RunData) -> Mapping[str, FloatArray]:
     rounds = run.rounds
     evaluated = rounds.column(_EVALUATED).is_valid().to_numpy()
 
-    def amounts(planned: str, real: str | None = None) -> FloatArray:
-        known = np.nan_to_num(column(rounds, planned))
-        if real is None:
-            return known
-        really = column(rounds, real)
-        return np.where(np.isfinite(really), really, known)
+    def amounts(name: str) -> FloatArray:
+        return np.nan_to_num(column(rounds, name))
+
+    def sent(name: str) -> FloatArray:
+        return np.nan_to_num(_floats(sent_bytes(rounds, name)))
 
     spent: dict[str, Callable[[], FloatArray]] = {
         "bytes": lambda: amounts("bytes_down") + amounts("bytes_up"),
-        "real_bytes": lambda: amounts("bytes_down", "real_bytes_down") + amounts("bytes_up", "real_bytes_up"),
+        "real_bytes": lambda: sent("bytes_down") + sent("bytes_up"),
         "flops": lambda: amounts("flops"),
         "joules": lambda: _known_joules(rounds),
     }

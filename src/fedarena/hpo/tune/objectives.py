@@ -18,6 +18,7 @@ from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.metrics import PERSONAL, elapsed_hours, summary_names
 from fedarena.metrics.info import MetricInfo
+from fedarena.storage.tables import sent_bytes
 
 Kind = Literal["metric", "spread", "cost"]
 # What training costs until its end; less is better.
@@ -148,9 +149,7 @@ def _cost(name: str, rounds: pa.Table) -> float | None:
         return None if spent is None else float(spent)
     if name == "virtual_hours":
         return float(elapsed_hours(_floats(rounds["end_seconds"]))[-1])
-    amounts = rounds[name]
-    if f"real_{name}" in rounds.column_names:  # what was really sent, where that differs from what was planned
-        amounts = pc.coalesce(rounds[f"real_{name}"], amounts)
+    amounts = sent_bytes(rounds, name) if name in ("bytes_up", "bytes_down") else rounds[name]
     return float(pc.sum(amounts).as_py() or 0)
 
 

@@ -17,7 +17,7 @@ from fedarena.display.report.tables.final_row import Spread
 from fedarena.metrics import PERSONAL
 from fedarena.metrics.classes import rank_correlation
 from fedarena.metrics.info import MetricInfo
-from fedarena.runs.summary import class_scores_in, classes_by_frequency, last_classes
+from fedarena.runs.summary import class_frequency, class_scores_in, classes_by_frequency, last_classes
 from fedarena.storage.run_data import RunData
 
 FloatArray = NDArray[np.float64]
@@ -64,6 +64,7 @@ class ClassTable:
     metric: MetricInfo
     names: list[str]
     strata: list[str]
+    frequency: NDArray[np.int64]  # by which they are in this order
     train_samples: list[int | None]
     samples: list[int]  # evaluated, that have the class
     clients: list[int]
@@ -99,9 +100,7 @@ class ClassTable:
         """Spearman's rank correlation of how frequent a class is and its score."""
         values = self.methods[label].means
         known = np.isfinite(values)
-        trained = self.train_samples
-        frequency = self.samples if None in trained else trained
-        return rank_correlation(np.array(frequency, dtype=np.int64)[known], values[known])
+        return rank_correlation(self.frequency[known], values[known])
 
 
 def tells_classes(run: RunData) -> bool:
@@ -153,6 +152,7 @@ def _table(runs: Sequence[RunData], metric: str | None) -> ClassTable:
         info,
         first["class"].to_pylist(),
         first["stratum"].to_pylist(),
+        class_frequency(first),
         first["train_samples"].to_pylist(),
         first["samples"].to_pylist(),
         first["clients"].to_pylist(),

@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 import pyarrow.compute as pc
 
-from fedarena.display.report.methods import Method, column
+from fedarena.display.report.methods import Method
 from fedarena.metrics import USED
 from fedarena.storage.run_data import RunData
+from fedarena.storage.tables import sent_bytes
 
 _WORTH_TELLING: Final = 0.005  # of the bytes: less is headers and rounding
 
@@ -58,8 +59,4 @@ def _bytes(run: RunData, direction: str) -> tuple[float, float] | None:
     if raw is None or not len(used):
         return None
     name = "bytes_up" if direction == "upload" else "bytes_down"
-    sent = column(used, name)
-    if f"real_{name}" in used.column_names:
-        real = column(used, f"real_{name}")
-        sent = np.where(np.isfinite(real), real, sent)
-    return float(raw) * len(used), float(sent.sum())
+    return float(raw) * len(used), float(pc.sum(sent_bytes(used, name)).as_py())
