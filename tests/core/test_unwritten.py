@@ -392,6 +392,23 @@ def test_norms_without_the_matrices(
     torch.testing.assert_close(norms, expected, rtol=1e-6, atol=1e-4)
 
 
+def test_no_norm_on_a_gpu_seems_less_than_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two samples that cancel nearly altogether, of which hardly a digit is left in the sum."""
+    monkeypatch.setattr(ProductRows, "_in_double", True)
+    random = torch.Generator().manual_seed(0)
+    pairs = 200
+    left, right = (
+        torch.randn(pairs, 1, size, generator=random, dtype=torch.float64).repeat(1, 2, 1) for size in (3, 7)
+    )
+    right[:, 1] += 1e-8 * torch.randn(pairs, 7, generator=random, dtype=torch.float64)
+    factors = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(pairs)
+    sides = (side.flatten(0, 1) for side in (left, right))
+    rows = ProductRows(*sides, factors, np.full(pairs, 2), None, torch.zeros(3, 7, dtype=torch.float64))
+    expected = torch.linalg.vector_norm(rows.written().flatten(1), dim=1)
+    assert (rows.norms() >= expected).all()
+    assert (rows.norms() <= 1e-5).all()
+
+
 class NobodyWaits(TorchDispatchMode):
     """Fails where a GPU would have to be waited for."""
 
