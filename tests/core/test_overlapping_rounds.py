@@ -179,11 +179,11 @@ def test_nobody_waits_for_a_gpu_while_it_is_told_of_a_round(tmp_path: Path, priv
 
         return checked
 
-    # In the first rounds, programs are made and samples come.
-    monkeypatch.setattr(loop._Round, "__init__", strictly(make, lambda _, given: given[3].round > 4))
+    # In the first rounds, programs are made and samples come, of everybody; in the last one, there are test samples.
+    monkeypatch.setattr(loop._Round, "__init__", strictly(make, lambda _, given: 4 < given[3].round < 7))
     monkeypatch.setattr(loop._Round, "_described", strictly(described, lambda round, _: round.after.round > 4))
     engine = {"name": "cohort", "device": "cuda", "compile": False, "dense": "factored"}
-    settings = {"engine": engine, "model": "mlp", "rounds": 8, "evaluation": {"every": 100}}
+    settings = {"engine": engine, "model": "mlp", "rounds": 8, "cohort": 20, "evaluation": {"every": 100}}
     if privacy is not None:
         settings |= {"privacy": privacy}
     start_run(config(**settings), tmp_path)

@@ -76,7 +76,8 @@ class JobContext:
         return self._draw(keyed_normal, purpose, like)
 
     def _draw(self, draw: Any, purpose: str, like: Tensor) -> Tensor:
-        key = derived(torch.as_tensor(self.key, device=like.device), streams.purpose_bits(purpose))
+        key = torch.as_tensor(self.key).to(like.device, non_blocking=True)
+        key = derived(key, streams.purpose_bits(purpose))
         if key.dim() == 0:
             drawn: Tensor = draw(key, like)
             return drawn

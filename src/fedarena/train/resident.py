@@ -127,6 +127,9 @@ class ResidentSamples:
         self._data, self._device, self._limit_bytes = data, device, limit_bytes
         self._most_bytes = limit_bytes if most_bytes is None else most_bytes
         self._columns: Tensors = {}
+        # When the columns are there. New samples come to rows that nobody has read before, so that they need not wait
+        # for anything that is computed later.
+        self._made = Milestone(device)
         self._bytes_of_a_row: int | None = None
         self._used = 0
         self._begins: dict[int, int] = {}
@@ -210,21 +213,19 @@ class ResidentSamples:
         self._begins.update(zip(missing.tolist(), begins.tolist(), strict=True))
         self._used = total
         pieces = pieces_of(counts, max(_PIECE_BYTES // max(row_bytes, 1), 1))
-        before = Milestone(self._device)
-        before.reach()  # the room is not in use by what came before
         pool = ThreadPoolExecutor(min(_PIECES_AT_ONCE, len(pieces)), thread_name_prefix="samples")
         for piece in pieces:
-            coming = pool.submit(self._bring, self._columns, missing[piece], int(begins[piece.start]), before)
+            coming = pool.submit(self._bring, self._columns, missing[piece], int(begins[piece.start]), self._made)
             self._pieces.update(dict.fromkeys(missing[piece].tolist(), coming))
         pool.shutdown(wait=False)
 
-    def _bring(self, columns: Tensors, clients: IntArray, begin: int, before: Milestone) -> Milestone:
+    def _bring(self, columns: Tensors, clients: IntArray, begin: int, made: Milestone) -> Milestone:
         """Reads the samples of clients and copies them to their rows."""
         with self._reading:  # one piece after the other, by all cores
             new, _ = _read(self._data, clients)
         arrived = Milestone(self._device)
         with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
-            before.wait()
+            made.wait()
             for name, values in new.items():
                 columns[name][begin : begin + len(values)].copy_(values)
             arrived.reach()
@@ -254,6 +255,8 @@ class ResidentSamples:
                 grown[: self._used] = self._columns[name][: self._used]
             columns[name] = grown
         self._columns = columns
+        self._made = Milestone(self._device)
+        self._made.reach()
 
 
 def pieces_of(counts: IntArray, most_rows: int) -> list[slice]:

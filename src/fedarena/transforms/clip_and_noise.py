@@ -191,7 +191,7 @@ def normal_numbers(count: int, purpose: str, context: JobContext, like: Tensor) 
     """So many of them, of the type and on the device of `like`; those of a real server are secret."""
     if isinstance(context, SecretContext):
         return torch.from_numpy(context.noise(purpose).standard_normal(count)).to(like)
-    key = torch.as_tensor(context.key, device=like.device)
+    key = torch.as_tensor(context.key).to(like.device, non_blocking=True)  # so that nobody waits for a GPU
     return keyed_normals(derived(key, purpose_bits(f"noise {purpose}")), count, like.dtype)
 
 
