@@ -25,8 +25,10 @@ from fedarena.train import Algorithm, CohortEngine, Groups, Job, JobArrays, Loca
 from fedarena.train import cohort as cohort_module
 from fedarena.train import unwritten as unwritten_module
 from fedarena.train import unwritten_training as training_module
+from fedarena.train.execution import SMALL_OPERATIONS
 from fedarena.train.product_rows import ProductRows
 from fedarena.train.unwritten import find_dense_layers
+from fedarena.train.unwritten_lanes import _Bound
 from fedarena.transforms import Clip, TopK
 from fedarena.transforms.aggregators import NormBound, Partial
 from fedarena.transforms.aggregators.fixed_mean import FixedMean
@@ -69,6 +71,17 @@ def test_every_client_learns_the_same(model: str, local: str) -> None:
     assert cohort._unwritten.layers, "nothing of this model was left unwritten"
     broadcast = {"params": reference.initial_params()}
     assert_same(train(reference, CLIENTS, broadcast, {}), train(cohort, CLIENTS, broadcast, {}))
+
+
+def test_after_an_error_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(CohortEngine, "mlp", FedAvg(), PLAIN, dense="factored")
+    broadcast = {"params": engine.initial_params()}
+    with monkeypatch.context() as broken:
+        broken.setattr(_Bound, "run", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(engine, CLIENTS, broadcast, {})
+    assert not SMALL_OPERATIONS._lock.locked()
+    train(engine, CLIENTS, broadcast, {})
 
 
 class _Network(nn.Module):

@@ -28,7 +28,7 @@ from fedarena.train.choosing import STEPS_TRIED, ExampleClients, faster_plan
 from fedarena.train.clients_at_work import ClientsAtWork
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import OwnTask, begin_evaluation, evaluate_clients
-from fedarena.train.execution import available_cores, in_order, without_gradients
+from fedarena.train.execution import Workers, available_cores, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, JobArrays
 from fedarena.train.kept_samples import KeptSamples
@@ -135,7 +135,7 @@ class CohortEngine:
             self.training_samples = ResidentSamples(data, self.device, limit_bytes, sample_bytes)
             limit_bytes = int(_GPU_SHARE_FOR_EVALUATED_SAMPLES * free_bytes)
             self._evaluated_samples = KeptSamples(data, self.device, limit_bytes)
-        self._sample_bytes = sample_bytes
+        self._sample_bytes, self._threads = sample_bytes, Workers(self.workers)
         self._suitable = Suitable(task, algorithm, local, self.hardware)
         self.lanes, self.plan = self._suitable.lanes_and_plan(lanes, plan)
         # Runs from before there was a choice have lanes alone.
@@ -367,8 +367,9 @@ class CohortEngine:
             with torch.no_grad():
                 return work(shard)
 
-        workers = self.workers if self._fallback is None else 1
-        return in_order(without_gradient, shards, workers, self._work_beside)
+        if self._fallback is not None:
+            return map(without_gradient, shards)
+        return self._threads.in_order(without_gradient, shards, self._work_beside)
 
     def _work_beside(self) -> None:
         for other_work in self._beside_workers:

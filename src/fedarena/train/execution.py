@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -44,25 +46,71 @@ def one_ahead(function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
         yield ahead.result()
 
 
-def in_order(
-    function: Callable[[T], R], tasks: Sequence[T], workers: int, meanwhile: Callable[[], None] | None = None
-) -> Iterator[R]:
-    """Results of `function` in the order of the tasks, computed by several threads that stay a little ahead.
+def in_order(function: Callable[[T], R], tasks: Sequence[T], workers: int) -> Iterator[R]:
+    """Results of `function` in the order of the tasks, computed by several threads that stay a little ahead."""
+    return Workers(workers).in_order(function, tasks)
 
-    If there are such threads, this one does other work `meanwhile`, once.
-    """
-    if workers == 1 or len(tasks) == 1:
-        yield from map(function, tasks)
-        return
-    pool = ThreadPoolExecutor(workers)
-    try:
+
+class Workers:
+    """Threads that stay for the next tasks: it takes a while until a new one is as fast as those before it."""
+
+    def __init__(self, number: int):
+        self.number = number
+        self._pool: ThreadPoolExecutor | None = None
+
+    def in_order(
+        self, function: Callable[[T], R], tasks: Sequence[T], meanwhile: Callable[[], None] | None = None
+    ) -> Iterator[R]:
+        """Results of `function` in the order of the tasks, computed by threads that stay a little ahead.
+
+        If there are such threads, this one does other work `meanwhile`, once.
+        """
+        if self.number == 1 or len(tasks) == 1:
+            yield from map(function, tasks)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.number)
         remaining = iter(tasks)
-        ahead = deque(pool.submit(function, task) for task in itertools.islice(remaining, 2 * workers + 2))
-        if meanwhile is not None:
-            meanwhile()
-        while ahead:
-            result = ahead.popleft().result()
-            ahead.extend(pool.submit(function, task) for task in itertools.islice(remaining, 1))
-            yield result
-    finally:
-        pool.shutdown(cancel_futures=True)
+        ahead: deque[Future[R]] = deque()
+        try:
+            ahead.extend(self._pool.submit(function, task) for task in itertools.islice(remaining, 2 * self.number + 2))
+            if meanwhile is not None:
+                meanwhile()
+            while ahead:
+                result = ahead.popleft().result()
+                ahead.extend(self._pool.submit(function, task) for task in itertools.islice(remaining, 1))
+                yield result
+        finally:
+            for task in ahead:
+                task.cancel()
+            wait(ahead)  # nobody is at work on something that was given up
+
+
+class Turn:
+    """Whose turn it is, of threads with many small operations.
+
+    Python runs in one thread at a time, and every operation of torch lets another one in. Two threads with hundreds of
+    small operations would hand Python to and fro, which takes longer than the operations. So each keeps its turn until
+    it comes to large ones.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Waits for the turn, and keeps it."""
+        with self._lock:
+            yield
+
+    @contextmanager
+    def given_up(self) -> Iterator[None]:
+        """Lets others have the turn for a while, in which a large operation goes on."""
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
+
+
+SMALL_OPERATIONS = Turn()

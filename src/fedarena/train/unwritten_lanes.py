@@ -19,6 +19,7 @@ from fedarena.models import Tensors
 from fedarena.train.algorithm import Work
 from fedarena.train.clients_at_work import concatenate
 from fedarena.train.engine import JobResults
+from fedarena.train.execution import SMALL_OPERATIONS
 from fedarena.train.factor_rooms import FactorRoom
 from fedarena.train.jobs import IntArray
 from fedarena.train.lane_pool import LaneEngine, LanePool
@@ -118,7 +119,9 @@ class UnwrittenTraining(LaneTraining):
         with pool.borrow(
             kind, width, lambda: UnwrittenLanes(self.engine, width, self._start_of_all, self._layers)
         ) as lanes:
-            yield self._results(self._train(lanes))
+            with SMALL_OPERATIONS.taken():
+                results = self._results(self._train(lanes))
+            yield results
 
     def _train(self, lanes: UnwrittenLanes) -> dict[str, ProductRows]:
         begun = self._begin(lanes)
@@ -146,7 +149,8 @@ class UnwrittenTraining(LaneTraining):
                 some, width = batches.at(slice(step - first, last + 1 - first)), int(self.widths[step])
                 if step_of is None or step_of.width != width:
                     step_of = self._bound(begun, rooms, width, some.at(0))
-                step_of.run(step, some)
+                with SMALL_OPERATIONS.given_up():
+                    step_of.run(step, some)
                 step += len(some.mask)
             # The last ones stay in their lanes until it is known how far they came.
             self._finish(begun.lanes.changing, ending[last], keep=step < len(self.widths))
@@ -180,7 +184,8 @@ class UnwrittenTraining(LaneTraining):
         rows = torch.zeros(width, self.schedule.length, self.mask.shape[1], dtype=torch.int64)
         rows[self._place_in_lanes()] = self.rows
         start = self._start_of_all[layer.name]
-        room.fill(self.schedule.lanes, self._known[layer.column], rows, self._places, start)
+        with SMALL_OPERATIONS.given_up():
+            room.fill(self.schedule.lanes, self._known[layer.column], rows, self._places, start)
         return room
 
     @cached_property
@@ -247,7 +252,9 @@ class UnwrittenTraining(LaneTraining):
             counts = counts.any(2, keepdim=True).expand(counts.shape)
         valid = counts.reshape(lanes, -1).repeat_interleave(layer.positions, dim=1)
         rows = valid.flatten().nonzero().flatten()
-        return ProductRows(left[rows], right[rows], of_rows[rows], valid.sum(1).numpy(), shift, start)
+        with SMALL_OPERATIONS.given_up():
+            left, right = left[rows], right[rows]
+        return ProductRows(left, right, of_rows[rows], valid.sum(1).numpy(), shift, start)
 
     def _results(self, products: dict[str, ProductRows]) -> JobResults:
         # Who finishes last is in the first lanes.

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedarena.models import Task, Tensors
 from fedarena.train.algorithm import Algorithm
 from fedarena.train.engine import JobResults
+from fedarena.train.execution import SMALL_OPERATIONS
 from fedarena.train.hardware import Hardware
 from fedarena.train.jobs import Client, IntArray
 from fedarena.train.lane_pool import LaneEngine, LanePool
@@ -120,7 +121,8 @@ class Unwritten:
 
     def train(self, work: PlannedWork, shard: Shard, layers: Layers) -> Iterator[JobResults | None]:
         """Trains some clients without these layers; their updates are `ProductRows` of them, and None is for steps."""
-        training = self._kind(self._engine, work, shard.broadcasts, layers, self._programs)
+        with SMALL_OPERATIONS.taken():
+            training = self._kind(self._engine, work, shard.broadcasts, layers, self._programs)
         return training.run_in_products(self._pool)
 
     def place(self, work: PlannedWork) -> PlacedWork:
