@@ -19,9 +19,10 @@ from fedarena.client.samples import OwnSamples
 from fedarena.client.trust import refuse_files, refuse_other_sources, refuse_parts_of_strangers
 from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.outside_text import quoted
-from fedarena.core.registry import make_part
+from fedarena.core.registry import make_part, numbered
 from fedarena.core.secret_noise import SecretSource
 from fedarena.models import DataSpec, InputSpec, Task
+from fedarena.models.answers import answers_of, are_alike
 from fedarena.models.assembling import assemble_task
 from fedarena.models.trainable import constant_tensors
 from fedarena.train import Algorithm, LocalTraining, ReferenceEngine
@@ -119,14 +120,14 @@ def _build(
         dtype=torch.float64 if engine_options["dtype"] == "float64" else torch.float32,
     )
     local = LocalTraining(**settings["local"])
-    algorithm = make_part(ALGORITHMS, settings["algorithm"], Algorithm, "an algorithm")
+    algorithm = make_part(ALGORITHMS, settings["algorithm"], Algorithm, "an algorithm", seed)
     algorithm.prepare(int(settings["population"]), local, int(settings["horizon"]))
     if threads is not None:
         engine_options["threads"] = threads
     engine = ReferenceEngine(task, algorithm, local, data, seed, device=device, **engine_options)  # type: ignore[arg-type]
-    transforms = [make_transform(one) for one in settings["transforms"]]
+    transforms = [make_transform(one, seed, number) for one, number in numbered(settings["transforms"])]
     secure = settings.get("secure")
-    aggregator = None if secure is None else _aggregator(secure["aggregator"])
+    aggregator = None if secure is None else _aggregator(secure["aggregator"], seed)
     path = UpdatePath(algorithm, transforms, aggregator, seed=seed, clients_noise=noise)
     if secure is not None:
         example = example_update(algorithm, engine.initial_params())
@@ -134,11 +135,11 @@ def _build(
     return DeviceParts(task, algorithm, engine, path)
 
 
-def _aggregator(settings: Mapping[str, Any]) -> Aggregator:
+def _aggregator(settings: Mapping[str, Any], seed: int) -> Aggregator:
     """How updates are added up: what a client adds to a secure sum depends on it."""
     if settings["name"] == _FIXED_MEAN:
         return FixedMean(float(settings["clients"]))
-    return make_part(AGGREGATORS, settings, Aggregator, "an aggregator")
+    return make_part(AGGREGATORS, settings, Aggregator, "an aggregator", seed)
 
 
 def aggregator_settings(aggregator: Aggregator, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,8 +161,25 @@ def put_constants(task: Task, constants: Mapping[str, Tensor], what: str) -> Non
             own[name].copy_(t)
 
 
-def make_transform(settings: Mapping[str, Any]) -> Transform:
-    """A transform from its name and options; also one that a privacy mechanism brings with it."""
+def refuse_another_model(task: Task, settings: Mapping[str, Any]) -> None:
+    """Refuses a model that computes something else than at the server, of which sources alone do not tell."""
+    expected = settings.get("answers")
+    if expected is None:
+        return
+    try:
+        alike = are_alike([float(answer) for answer in expected], answers_of(task))
+    except (TypeError, ValueError) as error:
+        raise _not_understood(error) from error
+    if not alike:
+        raise BadInputError(
+            f"The model {type(task.module).__name__} computes something else here than at the server, though its "
+            "source is the same; it may follow the order of a set of texts, which differs from one Python process to "
+            "the next, or an environment variable"
+        )
+
+
+def make_transform(settings: Mapping[str, Any], seed: int, number: int) -> Transform:
+    """A transform from its name and options, as at the server; also one that a privacy mechanism brings with it."""
     options = dict(settings)
     name = options.pop("name")
     if name == _CLIPPING:
@@ -171,7 +189,7 @@ def make_transform(settings: Mapping[str, Any]) -> Transform:
         return clip
     if name in _OF_PRIVACY:
         return _OF_PRIVACY[name](**options)
-    return make_part(TRANSFORMS, settings, Transform, "a transform")
+    return make_part(TRANSFORMS, settings, Transform, "a transform", seed, number)
 
 
 def private_transform_settings(transform: Transform) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ import torch
 
 from fedarena.client import codec
 from fedarena.client.at_work import AtWork, NotWantedError
-from fedarena.client.building import build, column_form, data_spec, put_constants
+from fedarena.client.building import build, column_form, data_spec, put_constants, refuse_another_model
 from fedarena.client.conditions import Conditions
 from fedarena.client.device import Device
 from fedarena.client.kept import DeviceFolder, Pending, RunFolder, needing_room
@@ -138,6 +138,7 @@ class Session:
             size = int(_number(fixed, "bytes"))
             path = self._link.download(_digest(fixed), size, self._folder.blobs, lambda done: None)
             put_constants(parts.task, codec.load(path), str(path))
+        refuse_another_model(parts.task, settings)
         return Device(parts, client)
 
     def _secure(self, device: Device, folder: Path) -> SecureDevice | None:

@@ -8,13 +8,15 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from fedarena.core.declared import as_declared
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import harmless, quoted
+from fedarena.core.own import is_own
 
 T = TypeVar("T")
 Made = TypeVar("Made")
@@ -166,13 +168,41 @@ def _check_methods(part: type, what: str) -> None:
                 ) from error
 
 
-def make_part(registry: Registry[Any], settings: Mapping[str, Any], base: type[Made], what: str) -> Made:
-    """The part that ``{"name": ..., **options}`` means, which may be of somebody's own."""
+def make_part(
+    registry: Registry[Any], settings: Mapping[str, Any], base: type[Made], what: str, seed: int, number: int = 0
+) -> Made:
+    """The part that ``{"name": ..., **options}`` means, which may be of somebody's own.
+
+    What it draws while it is made follows from a run's `seed`; of several parts with the same name, each has a
+    `number`.
+    """
     options = dict(settings)
     part = registry.get(options.pop("name"))
     if not (isinstance(part, type) and issubclass(part, base)):
         raise BadInputError(f"{settings['name']} is not {what}: a subclass of {base.__module__}.{base.__qualname__}")
-    return part(**as_declared(part, options))
+    if not is_own(part):
+        return part(**as_declared(part, options))
+    # They need NumPy and torch, which commands that make nothing do without.
+    from fedarena.core.seeding import all_seeded
+    from fedarena.core.streams import torch_seed
+
+    with all_seeded(torch_seed(seed, what, number)):
+        return part(**as_declared(part, options))
+
+
+def make_parts(
+    registry: Registry[Any], settings: Sequence[Mapping[str, Any]], base: type[Made], what: str, seed: int
+) -> list[Made]:
+    """Several of them, in order."""
+    return [make_part(registry, one, base, what, seed, number) for one, number in numbered(settings)]
+
+
+def numbered(settings: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """The settings of several parts, each with the number of those of the same name before it."""
+    before: Counter[str] = Counter()
+    for one in settings:
+        yield one, before[one["name"]]
+        before[one["name"]] += 1
 
 
 def _look_here_too() -> None:

@@ -12,6 +12,7 @@ from fedarena.client.building import aggregator_settings, described_spec, privat
 from fedarena.client.trust import DEVICE_PARTS, refuse_files
 from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
+from fedarena.models.answers import answers_of
 from fedarena.models.trainable import constant_tensors
 from fedarena.runs.building import Experiment
 from fedarena.runs.opening import data_spec
@@ -47,6 +48,7 @@ def device_settings(experiment: Experiment, all_transforms: bool = False) -> dic
         },
         **{part: dict(getattr(config, part)) for part in DEVICE_PARTS},
         "sources": _sources(experiment),
+        "answers": answers_of(experiment.simulation.task) if _sources(experiment) else None,
         "local": asdict(config.local),
         "transforms": _transforms(experiment, all_transforms),
         "secure": _secure(experiment),

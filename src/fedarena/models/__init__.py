@@ -1,5 +1,6 @@
 """Models and the tasks they are trained for."""
 
+from fedarena.core.seeding import seeded
 from fedarena.models import (  # noqa: F401  (importing registers the models)
     albert,
     bert,
@@ -25,7 +26,6 @@ from fedarena.models import (  # noqa: F401  (importing registers the models)
 )
 from fedarena.models.adaptation import ADAPTATIONS, Adaptation
 from fedarena.models.augmentation import AUGMENTATIONS, Augmentation
-from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec, InputSpec
 from fedarena.models.tasks import TASKS, Task, Tensors, make_task
 from fedarena.models.trainable import constant_tensors, trainable_parameters

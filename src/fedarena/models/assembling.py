@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,7 +12,10 @@ from torch import nn
 
 from fedarena.core.declared import as_declared
 from fedarena.core.errors import BadInputError
+from fedarena.core.own import is_own
 from fedarena.core.registry import make_part
+from fedarena.core.seeding import all_seeded
+from fedarena.core.streams import torch_seed
 from fedarena.models.adaptation import ADAPTATIONS, Adaptation, adapt
 from fedarena.models.augmentation import AUGMENTATIONS, Augmentation, NoAugmentation, model_sees
 from fedarena.models.augmentation.trying import try_out_augmentation
@@ -38,18 +42,19 @@ def assemble_task(
     options, task_options = dict(model), dict(task)
     kind = task_class(task_options.pop("name"), spec)
     spec = kind.model_spec(spec)
-    augmenting = make_part(AUGMENTATIONS, augmentation, Augmentation, "an augmentation")
+    augmenting = make_part(AUGMENTATIONS, augmentation, Augmentation, "an augmentation", seed)
     seen = model_sees(augmenting, spec, augmentation["name"])
     try_out_augmentation(augmenting, spec, seen, augmentation["name"], dtype)
 
     def make_task(module: nn.Module) -> Task:
-        made = kind(module, spec, **as_declared(kind, task_options))
+        with all_seeded(torch_seed(seed, "a task")) if is_own(kind) else nullcontext():
+            made = kind(module, spec, **as_declared(kind, task_options))
         made.augmentation = None if isinstance(augmenting, NoAugmentation) else augmenting
         return made
 
     made = make_task(build_model(options.pop("name"), seen, options, seed, make_task))
     _check_precision(made, model["name"], dtype)
-    adapting = make_part(ADAPTATIONS, adaptation, Adaptation, "an adaptation")
+    adapting = make_part(ADAPTATIONS, adaptation, Adaptation, "an adaptation", seed)
     adapt(made, adapting, adaptation["name"], seed)
     return made
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedarena.core.errors import BadInputError
-from fedarena.models.seeding import seeded
+from fedarena.core.seeding import seeded
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, require
 

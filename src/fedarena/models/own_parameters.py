@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.seeding import seeded
 from fedarena.models.probes import in_mode, made_up_batch, nearly_same
-from fedarena.models.seeding import seeded
 from fedarena.models.tasks import Task, Tensors
 from fedarena.models.trainable import trainable_parameters
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.seeding import seeded
 from fedarena.metrics.totals import COUNT, value_of
-from fedarena.models.seeding import seeded
 from fedarena.models.tasks import Task, Tensors
 
 _SAMPLES = 5

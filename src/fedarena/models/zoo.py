@@ -16,6 +16,7 @@ from fedarena.core.declared import as_declared
 from fedarena.core.errors import BadInputError
 from fedarena.core.own import is_own
 from fedarena.core.registry import Registry
+from fedarena.core.seeding import all_seeded, other_generators, seeded
 from fedarena.core.streams import torch_seed
 from fedarena.models.dropout import with_keyed_dropout
 from fedarena.models.own_parameters import (
@@ -24,7 +25,6 @@ from fedarena.models.own_parameters import (
     check_uses_what_it_is_given,
 )
 from fedarena.models.probes import check_scores_apart
-from fedarena.models.seeding import all_seeded, other_generators, seeded
 from fedarena.models.spec import DataSpec
 from fedarena.models.tasks import Task, Tensors, make_task
 from fedarena.models.trainable import trainable_parameters

@@ -15,7 +15,7 @@ from fedarena.algorithms import ALGORITHMS
 from fedarena.algorithms.layers import PERSONAL_PART, matching
 from fedarena.core.errors import BadInputError
 from fedarena.core.own import is_own
-from fedarena.core.registry import Registry, make_part
+from fedarena.core.registry import make_part, make_parts
 from fedarena.core.words import counted
 from fedarena.data import Federation, PooledFederation
 from fedarena.data.registry import cache_folder
@@ -159,7 +159,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     else:
         given.devices.evaluate_on(None if federation.num_samples == 0 else federation)
         data, training_clients, fit_clients = given.devices, given.devices.clients, None
-    attack = make_part(ATTACKS, config.attack, Attack, "an attack")
+    attack = make_part(ATTACKS, config.attack, Attack, "an attack", config.seed)
     check_attackable(attack, config.training)
     trained_on = PoisonedData(data, attack, config.seed) if attack.poisons_data else data
     cohort = config.cohort or USUAL_COHORT  # it is known since the federation is open
@@ -180,8 +180,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"The model {config.model['name']} starts from scratch, not from pretrained weights; weights=… names a file"
         )
     warnings += _adaptation_notes(config, task)
-    mechanism = make_part(MECHANISMS, config.privacy, Mechanism, "a privacy mechanism")
-    algorithm = mechanism.wrapped(make_part(ALGORITHMS, config.algorithm, Algorithm, "an algorithm"))
+    mechanism = make_part(MECHANISMS, config.privacy, Mechanism, "a privacy mechanism", config.seed)
+    algorithm = mechanism.wrapped(make_part(ALGORITHMS, config.algorithm, Algorithm, "an algorithm", config.seed))
     centralized = config.training == "centralized"
     horizon = config.horizon or config.rounds
     algorithm.prepare(1 if centralized else len(training_clients), local, horizon)
@@ -199,7 +199,9 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     _keep_compiled_programs()
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, trained_on, config.seed, **options)
     selector: Selector = (
-        SELECTORS.get("in_turn")() if centralized else make_part(SELECTORS, config.selector, Selector, "a selector")
+        SELECTORS.get("in_turn")()
+        if centralized
+        else make_part(SELECTORS, config.selector, Selector, "a selector", config.seed)
     )
     if selector.varies and isinstance(engine, CohortEngine):
         engine.expect_varying_cohorts(cohort)
@@ -227,7 +229,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         warnings.append("Made-up clients train, so the personal models of real ones are what a newcomer begins with")
     config = config.model_copy(update={"engine": config.engine | engine.choices})
     fleet, notes = match_fleet(config, data, training_clients, given.fleet)
-    protocol = make_part(PROTOCOLS, config.protocol, Protocol, "a protocol")
+    protocol = make_part(PROTOCOLS, config.protocol, Protocol, "a protocol", config.seed)
     protocol.prepare(cohort, len(training_clients))
     if protocol.overlaps and not algorithm.tolerates_stale_updates:
         raise BadInputError(
@@ -239,11 +241,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"selector={config.selector['name']} draws whole cohorts, and protocol={config.protocol['name']} invites "
             "clients one by one; choose another selector, such as uniform"
         )
-    transforms = tuple(_make_each(TRANSFORMS, config.transforms, Transform, "a transform"))
-    aggregator = make_part(AGGREGATORS, config.aggregator, Aggregator, "an aggregator")
+    transforms = tuple(make_parts(TRANSFORMS, config.transforms, Transform, "a transform", config.seed))
+    aggregator = make_part(AGGREGATORS, config.aggregator, Aggregator, "an aggregator", config.seed)
     update = example_update(algorithm, params)
     policy, decided = prepare_policy(
-        make_part(POLICIES, config.policy, Policy, "a policy"),
+        make_part(POLICIES, config.policy, Policy, "a policy", config.seed),
         *(config, algorithm, engine, task, data, data_spec(federation), training_clients, aggregator, mechanism),
     )
     warnings += decided
@@ -279,7 +281,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         warnings.append(
             f"{canaries.number:,} canaries are planted for an audit, so this is another training than without them"
         )
-    edges = make_part(EDGES, config.edges, Edges, "edges")
+    edges = make_part(EDGES, config.edges, Edges, "edges", config.seed)
     prepare_edges(
         *(edges, config, federation, training_clients),
         algorithm=algorithm,
@@ -291,8 +293,10 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         update=update,
         keeps_states=bool(kept),
     )
-    secure = make_part(SECURE_AGGREGATIONS, config.secure_aggregation, SecureAggregation, "secure aggregation")
-    download = make_part(DOWNLOADS, config.download, Compressor, "a compressor")
+    secure = make_part(
+        SECURE_AGGREGATIONS, config.secure_aggregation, SecureAggregation, "secure aggregation", config.seed
+    )
+    download = make_part(DOWNLOADS, config.download, Compressor, "a compressor", config.seed)
     prepare_secure(
         *(secure, config, engine, training_clients),
         facts=facts,
@@ -338,8 +342,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         attack=attack,
         trusted=_trusted_training(aggregator, engine, federation, config.seed),
         download=download,
-        client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
-        server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
+        client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon, config.seed),
+        server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon, config.seed),
         class_names=federation.task.label_names,
         real_devices=given.devices is not None,
     )
@@ -371,7 +375,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         baseline,
         warnings,
         weights.fingerprint if weights else None,
-        tuple(_make_each(CALLBACKS, config.callbacks, Callback, "a callback")),
+        tuple(make_parts(CALLBACKS, config.callbacks, Callback, "a callback", config.seed)),
         mechanism,
     )
 
@@ -419,14 +423,10 @@ def _adaptation_notes(config: RunConfig, task: Task) -> list[str]:
     return notes
 
 
-def _make_each(registry: Registry[Any], settings: list[dict[str, Any]], base: type[P], what: str) -> list[P]:
-    return [make_part(registry, one, base, what) for one in settings]
-
-
-def _make_schedule(settings: dict[str, Any], horizon: int) -> Schedule | None:
+def _make_schedule(settings: dict[str, Any], horizon: int, seed: int) -> Schedule | None:
     if settings["name"] == "constant":
         return None
-    schedule = make_part(SCHEDULES, settings, Schedule, "a schedule")
+    schedule = make_part(SCHEDULES, settings, Schedule, "a schedule", seed)
     schedule.prepare(horizon)
     check_schedule(schedule)
     return schedule

@@ -16,7 +16,8 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.outside_text import as_file_name
 from fedarena.core.words import some
 from fedarena.data import Federation
-from fedarena.models import constant_tensors
+from fedarena.models import Task, constant_tensors
+from fedarena.models.answers import answers_of, are_alike
 from fedarena.runs.attacked import describe_attack
 from fedarena.runs.building import Experiment
 from fedarena.runs.config import NOT_DECISIVE, RunConfig
@@ -37,6 +38,7 @@ from fedarena.storage.run_files import (
 from fedarena.train import Groups, count_bytes, flatten_groups
 
 OWN_SOURCE = "own_source"
+ANSWERS = "model_answers"  # where somebody's own parts could make it another model
 
 
 def free_name(config: RunConfig, runs_folder: Path, given: Federation | None = None) -> str:
@@ -64,10 +66,12 @@ def describe_run(experiment: Experiment) -> dict[str, Any]:
     if experiment.federation.notes:
         federation["federation_notes"] = list(experiment.federation.notes)
     attack = describe_attack(experiment.simulation)
-    told = {} if attack is None else {"attack": attack}
+    told: dict[str, Any] = {} if attack is None else {"attack": attack}
     policy = describe_policy(experiment.simulation)
     if policy is not None:
         told["policy"] = policy
+    if source.fingerprints:
+        told[ANSWERS] = answers_of(experiment.simulation.task)
     identity = _identity(experiment, source)
     return describe_environment() | federation | told | measured(experiment) | repositories | identity
 
@@ -183,6 +187,7 @@ def check_same_experiment(experiment: Experiment, folder: Path) -> None:
             "so the run cannot go on"
         )
     check_same_constants(experiment.simulation.task.module, RunFiles.open(folder))
+    check_same_answers(experiment.simulation.task, folder, "go on")
 
 
 def check_same_constants(module: nn.Module, files: RunFiles) -> None:
@@ -194,6 +199,22 @@ def check_same_constants(module: nn.Module, files: RunFiles) -> None:
                 f"{name!r} of the model, which is not trained, is no longer what the run {files.folder} began with, "
                 "so the run cannot go on"
             )
+
+
+def check_same_answers(task: Task, folder: Path, purpose: str) -> None:
+    """Refuses a model that computes something else than when a run began, though its source is the same."""
+    try:
+        recorded = json.loads(RunFiles.open(folder).read(ENVIRONMENT_FILE)).get(ANSWERS)
+        alike = recorded is None or are_alike(recorded, answers_of(task))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DamagedFileError(f"{folder / ENVIRONMENT_FILE} cannot be read: {error!r}") from None
+    if not alike:
+        raise BadInputError(
+            f"The model {type(task.module).__name__} of the run {folder} computes something else than when the run "
+            f"began, though its source has not changed, so it cannot {purpose}; it may follow the order of a set of "
+            "texts, which differs from one Python process to the next (sort it), an environment variable, or another "
+            "file"
+        )
 
 
 def changed_source_of(config: RunConfig, folder: Path) -> list[str]:

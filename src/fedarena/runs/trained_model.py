@@ -14,11 +14,11 @@ from fedarena.core.files import replacing
 from fedarena.core.registry import nearest
 from fedarena.core.user_warnings import warn_user
 from fedarena.core.words import some
-from fedarena.models import Tensors
+from fedarena.models import Task, Tensors
 from fedarena.models.adaptation import merge_low_rank
 from fedarena.runs.building import build_task, prepare
 from fedarena.runs.config import RunConfig, read_settings, resolve
-from fedarena.runs.identity import changed_source_of
+from fedarena.runs.identity import changed_source_of, check_same_answers
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import open_federation
 from fedarena.runs.weights import read_weights
@@ -36,19 +36,24 @@ def trained_model(folder: Path, which: Which = "last", client: str | None = None
     """
     RunFiles.open(folder).check_first_files()
     config = resolve(read_settings(folder / CONFIG_FILE))
-    _warn_of_other_source(config, folder)
+    changed = changed_source_of(config, folder)
+    if changed:
+        warn_user(f"{some(changed)} changed since the run {folder} began: the model is built as it is there now")
     if client is not None:
         if which != "last":
             raise BadInputError("Models of clients are kept as they are after the last round only; leave 'best' out")
-        return _personal_model(folder, config, client)
+        task, params = _personal_model(folder, config, client)
+        return _trained(task, params, folder, is_as_before=not changed)
     if which not in ("last", "best"):
         raise BadInputError(f"which must be 'last' or 'best', not {which!r}")
     params = read_weights(folder) if which == "last" else _best_params(folder)
     federation, config = open_federation(config, Observer())
-    return merge_low_rank(_with_params(build_task(config, federation).module, params, folder))
+    return _trained(build_task(config, federation), params, folder, is_as_before=not changed)
 
 
-def _with_params(module: nn.Module, params: Tensors, folder: Path) -> nn.Module:
+def _trained(task: Task, params: Tensors, folder: Path, is_as_before: bool) -> nn.Module:
+    """The task's model with these parameters; it must be the one that they were trained in, if its source is."""
+    module = task.module
     dtypes = [p.dtype for p in params.values() if p.is_floating_point()]  # buffers may be of whole numbers
     module.to(dtypes[0])
     missing, unknown = module.load_state_dict(params, strict=False)
@@ -56,7 +61,9 @@ def _with_params(module: nn.Module, params: Tensors, folder: Path) -> nn.Module:
     if unknown or absent:
         names = ", ".join(sorted({*unknown, *absent}))
         raise BadInputError(f"The parameters of {folder} are not those of its model any more: {names}")
-    return module.eval()
+    if is_as_before:
+        check_same_answers(task, folder, "be used")
+    return merge_low_rank(module.eval())
 
 
 def _best_params(folder: Path) -> Tensors:
@@ -66,8 +73,8 @@ def _best_params(folder: Path) -> Tensors:
     return read_best(folder, state.best)
 
 
-def _personal_model(folder: Path, config: RunConfig, client: str) -> nn.Module:
-    """The model that a client would use, as it is evaluated: kept, chosen among several, or fine-tuned first."""
+def _personal_model(folder: Path, config: RunConfig, client: str) -> tuple[Task, Tensors]:
+    """What a client would use, as it is evaluated: kept, chosen among several, or fine-tuned first."""
     experiment = prepare(config, Observer())
     simulation, federation = experiment.simulation, experiment.federation
     if not simulation.algorithm.personalizes:
@@ -88,13 +95,8 @@ def _personal_model(folder: Path, config: RunConfig, client: str) -> nn.Module:
         broadcast, snapshot.client_states, ids.index(client), simulation.evaluation_part, snapshot.round
     )
     kept = read_constants(RunFiles.open(folder)) | {name: t.cpu() for name, t in params.items()}
-    return merge_low_rank(_with_params(simulation.task.module.cpu(), kept, folder))
-
-
-def _warn_of_other_source(config: RunConfig, folder: Path) -> None:
-    changed = changed_source_of(config, folder)
-    if changed:
-        warn_user(f"{some(changed)} changed since the run {folder} began: the model is built as it is there now")
+    simulation.task.module.cpu()
+    return simulation.task, kept
 
 
 def export_model(folder: Path, path: Path, which: Which = "last", client: str | None = None) -> nn.Module:

@@ -10,8 +10,8 @@ from torch import Tensor
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError, DivergedError
 from fedarena.core.own import is_own
+from fedarena.core.seeding import all_seeded
 from fedarena.models import Tensors
-from fedarena.models.seeding import all_seeded
 from fedarena.train import Groups, is_finite
 from fedarena.train.examples import example_update
 from fedarena.train.late import LateChecks, copied_numbers

@@ -15,10 +15,10 @@ from fedarena.core import streams
 from fedarena.core.errors import BadInputError, DivergedError, NotFiniteError
 from fedarena.core.limits import Limits
 from fedarena.core.secret_noise import SecretSource
+from fedarena.core.seeding import all_seeded
 from fedarena.metrics import PERSONAL
 from fedarena.metrics.info import MetricInfo
 from fedarena.models import Task, Tensors, trainable_parameters
-from fedarena.models.seeding import all_seeded
 from fedarena.simulate.client_states.store import ClientStates
 from fedarena.simulate.edges import EdgeLinks, Edges, NoEdges
 from fedarena.simulate.jobs import FloatArray

@@ -12,7 +12,7 @@ import numpy as np
 from fedarena.core import streams
 from fedarena.core.errors import TrainingStuckError
 from fedarena.core.own import is_own
-from fedarena.models.seeding import all_seeded
+from fedarena.core.seeding import all_seeded
 from fedarena.simulate.jobs import FloatArray, Jobs
 from fedarena.simulate.phones import Phones
 from fedarena.simulate.selectors import Candidates, Selector, Uniform

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.own import is_own
+from fedarena.core.seeding import other_generators
 from fedarena.models import Tensors
 from fedarena.models.dropout import several_passes
-from fedarena.models.seeding import other_generators
 from fedarena.train.algorithm import Algorithm
 from fedarena.train.jobs import Client
 from fedarena.train.layers import LayerTracker

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from fedarena.core import streams
+from fedarena.core.seeding import all_seeded
 from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.models.copying import copy_of
 from fedarena.models.dropout import dropout_share
-from fedarena.models.seeding import all_seeded
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices, dropout_keys
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares

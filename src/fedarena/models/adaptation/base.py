@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
+from fedarena.core.seeding import seeded
 from fedarena.core.streams import torch_seed
 from fedarena.core.words import some
 from fedarena.models.parameter_names import last_layer, matching
-from fedarena.models.seeding import seeded
 from fedarena.models.tasks import Task
 from fedarena.models.trainable import trainable_parameters
 

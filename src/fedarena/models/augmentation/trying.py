@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.seeding import other_generators, seeded
 from fedarena.models.augmentation.base import Augmentation, NoAugmentation, sample_keys
-from fedarena.models.seeding import other_generators, seeded
 from fedarena.models.spec import DataSpec
 
 _SAMPLES = 3
