@@ -184,6 +184,8 @@ which differ by at most {spread(results):.0%}. All numbers: [speed.json](benchma
 """
     for failure in results["failures"]:
         page += f"\n{TOOLS[failure['peer']].label} failed in one repetition of *{failure['workload']}*.\n"
+    if remark := results.get("remark"):  # by whoever looked at the numbers
+        page += f"\n{remark}\n"
     if picture:
         page += "\n![Clients per second of every tool on every workload](images/speed.svg)\n"
     page += f"\n{_markdown(speed_table(results))}\n"
