@@ -62,7 +62,7 @@ def test_answers_that_are_none_are_damage(tmp_path: Path) -> None:
 
     path = tmp_path / "small" / "environment.json"
     recorded = json.loads(path.read_text())
-    assert len(recorded[ANSWERS]) == 31
+    assert len(recorded[ANSWERS]) == 30
     for nonsense in (["a", "b"], 3, {"a": 1}):
         path.write_text(json.dumps(recorded | {ANSWERS: nonsense}))
         with pytest.raises((DamagedFileError, BadInputError)):

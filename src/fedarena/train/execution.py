@@ -81,8 +81,8 @@ class Workers:
                 ahead.extend(self._pool.submit(function, task) for task in itertools.islice(remaining, 1))
                 yield result
         finally:
-            for task in ahead:
-                task.cancel()
+            for future in ahead:
+                future.cancel()
             wait(ahead)  # nobody is at work on something that was given up
 
 

@@ -29,6 +29,7 @@ from fedarena.train.optimizers import LocalTraining, optimizer_init
 from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, place_work, usual_widths
 from fedarena.train.product_rows import Overlaps, ProductRows
 from fedarena.train.program import Batch, Changing
+from fedarena.train.schedule import Schedule
 from fedarena.train.tensors import Groups
 from fedarena.train.unwritten import DenseLayer, linear_course, placeholder
 from fedarena.train.unwritten_programs import UnwrittenPrograms
@@ -111,6 +112,10 @@ class UnwrittenTraining(LaneTraining):
     def place(cls, engine: LaneEngine, work: PlannedWork, samples_for: SamplesFor | None = None) -> PlacedWork:
         """Puts such work into lanes, one for everybody."""
         return place_work(engine, work, len(work.steps), usual_widths(engine, _WIDTHS_PER_OCTAVE), samples_for)
+
+    def _samples(self, schedule: Schedule) -> tuple[Tensors, IntArray]:
+        with SMALL_OPERATIONS.given_up():  # they may have to be read
+            return super()._samples(schedule)
 
     def run_in_products(self, pool: LanePool) -> Iterator[JobResults | None]:
         """The results of all clients; instead of large dense layers' updates there are `ProductRows`."""
