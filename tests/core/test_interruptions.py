@@ -29,6 +29,7 @@ from fedarena.runs.config import merge
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
 from fedarena.storage import checkpoint, tables
+from fedarena.storage.growing_tables import GrowingTables
 from fedarena.storage.run_data import load_run
 
 
@@ -50,6 +51,30 @@ def stopped(stopped_once: Path, tmp_path: Path) -> Path:
 
 
 # --- stopping in other ways -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_run_that_is_stopped_while_it_is_made_can_go_on(
+    tmp_path: Path, uninterrupted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Path] = []
+
+    class Listening(Observer):
+        def stopped(self, folder: Path) -> None:
+            told.append(folder)
+
+    begin = GrowingTables.begin
+
+    def begin_and_interrupt(tables: GrowingTables) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        begin(tables)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GrowingTables, "begin", begin_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            start_run(config(), tmp_path, Listening())
+    assert told == [tmp_path / "small"]
+    assert content(resume_run(tmp_path / "small").path) == uninterrupted
 
 
 def test_an_interrupted_run_saves_its_last_round_and_goes_on(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:

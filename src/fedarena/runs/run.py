@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from torch import nn
 
 from fedarena.core.errors import BadInputError, DivergedError, RunFailedError
+from fedarena.core.interrupts import deferring_interrupts
 from fedarena.fleet.statistics import describe_fleet
 from fedarena.metrics import PERSONAL
 from fedarena.metrics.classes import class_columns
@@ -99,20 +100,29 @@ class Run:
         check_trackers(config.track)
         experiment = prepare(given.named_in(config, folder).model_copy(update={"name": name}), observer, given)
         cls.check_possible(experiment)
+        run: Self | None = None
         with _crew_of(experiment, observer) as crew:
-            recorder = Recorder.create(
-                folder,
-                experiment.config.to_yaml(),
-                describe_run(experiment),
-                experiment.simulation.metrics,
-                experiment.config.client_states_ram_bytes,
-                _describe_fleet(experiment),
-                _attributes(experiment),
-                constant_tensors(experiment.simulation.task.module),
-                _more_columns(experiment.simulation),
-            )
-            given.save(folder)
-            return cls(experiment, recorder, None, observer, callbacks, crew)
+            try:
+                with deferring_interrupts():
+                    recorder = Recorder.create(
+                        folder,
+                        experiment.config.to_yaml(),
+                        describe_run(experiment),
+                        experiment.simulation.metrics,
+                        experiment.config.client_states_ram_bytes,
+                        _describe_fleet(experiment),
+                        _attributes(experiment),
+                        constant_tensors(experiment.simulation.task.module),
+                        _more_columns(experiment.simulation),
+                    )
+                    given.save(folder)
+                    run = cls(experiment, recorder, None, observer, callbacks, crew)
+            except KeyboardInterrupt:
+                if run is not None:
+                    run._end()
+                    observer.stopped(folder)
+                raise
+            return run
 
     @classmethod
     def check_possible(cls, experiment: Experiment) -> None:
