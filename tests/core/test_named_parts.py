@@ -222,7 +222,7 @@ def test_options_are_what_a_signature_declares(given: object) -> None:
     settings = {"name": Many, "penalty": given, "perhaps": given, "unannotated": given}
     resolved = resolve({"algorithm": settings}).algorithm
     assert (resolved["penalty"], resolved["penalties"], resolved["size"]) == ("absolute", ["absolute"], [3, "m"])
-    made = make_part(NAMED_PARTS["algorithm"], resolved, FedAvg, "an algorithm")
+    made = make_part(NAMED_PARTS["algorithm"], resolved, FedAvg, "an algorithm", 0)
     absolute = Penalty.ABSOLUTE
     assert made.given == (
         absolute,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -302,8 +303,7 @@ def test_noise_is_drawn_while_workers_are_busy(make_federation, monkeypatch, wor
 
     monkeypatch.setattr(ClipAndNoise, "draw_ahead", noted)
     clip = ClipAndNoise(norm=1.0, noise_multiplier=1.0, clients=4)
-    simulation = private(make_federation, CohortEngine, clip, cohort=6)
-    simulation.engine.workers, simulation.engine.lanes = workers, 1
+    simulation = private(make_federation, partial(CohortEngine, workers=workers, lanes=1), clip, cohort=6)
     params = [flat(outcome.snapshot.state["params"]) for outcome in simulate(simulation)]
     assert prepared == ([] if workers == 1 else list(range(len(params) - 1)))
 
