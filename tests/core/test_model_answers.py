@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import config
+from small_runs import config, forge
 from torch import nn
 
 from fedarena.client.building import refuse_another_model
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.models import DataSpec, build_model, make_task
 from fedarena.models.answers import answers_of, are_alike
+from fedarena.runs.identity import ANSWERS, check_same_answers
 from fedarena.runs.run import Run, resume_run, start_run
 from fedarena.runs.trained_model import trained_model
 
@@ -55,18 +56,44 @@ def test_a_run_of_another_model_does_not_go_on(tmp_path: Path, monkeypatch: pyte
     assert isinstance(trained_model(tmp_path / "small"), ByEnvironment)
 
 
+class WithFrozen(nn.Module):
+    """What is frozen is drawn when it is built, and follows from the seed."""
+
+    def __init__(self):
+        super().__init__()
+        self.fixed, self.last = nn.Linear(64, 32), nn.Linear(32, 10)
+        self.fixed.requires_grad_(False)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.fixed(x.flatten(1))))
+
+
+@pytest.mark.parametrize("engine", ["reference", "cohort"])
+@pytest.mark.parametrize("adaptation", ["all", "lora"])
+def test_the_same_model_goes_on(tmp_path: Path, engine: str, adaptation: str) -> None:
+    model = WithFrozen if adaptation == "all" else ByEnvironment
+    chosen = {"model": model, "engine": engine, "adaptation": adaptation, "seed": 3, "rounds": 4}
+    run = Run.create(config(**chosen), tmp_path)
+    run.advance(2)
+    run.close()
+    assert resume_run(tmp_path / "small").rounds["round"][-1].as_py() == 4
+    assert isinstance(trained_model(tmp_path / "small"), model)
+
+
 def test_answers_that_are_none_are_damage(tmp_path: Path) -> None:
     start_run(config(model=ByEnvironment, rounds=1), tmp_path)
     task = make_task(ByEnvironment(), FEATURES)
-    from fedarena.runs.identity import ANSWERS, check_same_answers
-
-    path = tmp_path / "small" / "environment.json"
-    recorded = json.loads(path.read_text())
+    folder = tmp_path / "small"
+    recorded = json.loads((folder / "environment.json").read_text())
     assert len(recorded[ANSWERS]) == 30
+    check_same_answers(task, folder, "go on")
     for nonsense in (["a", "b"], 3, {"a": 1}):
-        path.write_text(json.dumps(recorded | {ANSWERS: nonsense}))
-        with pytest.raises((DamagedFileError, BadInputError)):
-            check_same_answers(task, tmp_path / "small", "go on")
+        forge(folder, "environment.json", json.dumps(recorded | {ANSWERS: nonsense}).encode())
+        with pytest.raises(DamagedFileError, match=r"environment.json cannot be read: TypeError"):
+            check_same_answers(task, folder, "go on")
+    forge(folder, "environment.json", json.dumps(recorded | {ANSWERS: [0.0] * 30}).encode())
+    with pytest.raises(BadInputError, match="computes something else"):
+        check_same_answers(task, folder, "go on")
 
 
 def test_our_own_models_are_not_asked(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def device_settings(experiment: Experiment, all_transforms: bool = False) -> dic
     """What devices build their part of a run from; `all_transforms`: also those that the server could make sure of."""
     check_deployable(experiment)
     config, federation = experiment.config, experiment.federation
-    algorithm = experiment.simulation.algorithm
+    algorithm, sources = experiment.simulation.algorithm, _sources(experiment)
     return {
         "seed": config.seed,
         "population": algorithm.population,
@@ -47,8 +47,8 @@ def device_settings(experiment: Experiment, all_transforms: bool = False) -> dic
             "columns": {name: [column.dtype, list(column.shape)] for name, column in federation.columns.items()},
         },
         **{part: dict(getattr(config, part)) for part in DEVICE_PARTS},
-        "sources": _sources(experiment),
-        "answers": answers_of(experiment.simulation.task) if _sources(experiment) else None,
+        "sources": sources,
+        "answers": answers_of(experiment.simulation.task) if sources else None,
         "local": asdict(config.local),
         "transforms": _transforms(experiment, all_transforms),
         "secure": _secure(experiment),
