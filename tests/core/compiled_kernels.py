@@ -13,7 +13,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from fedarena.train import depthwise_kernels, group_norm_kernels, picture_kernels, small_group_norm_kernels
+from fedarena.train import (
+    convolution_kernels,
+    depthwise_kernels,
+    group_norm_kernels,
+    overlaps,
+    picture_kernels,
+    small_group_norm_kernels,
+)
 
 H100 = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8", torch.int64: "*i64"}
@@ -38,7 +45,7 @@ def compile_instead(kernel: Any, *given: Any, grid: Any, warmup: bool, **named: 
 
 
 def main() -> None:
-    """Compiles what pictures in bf16 need."""
+    """Compiles what pictures in bf16 need, and what many clients' convolutions and dense layers do."""
     JITFunction.run = compile_instead
     x, filters, weight, statistic = (
         torch.empty(size, dtype=dtype)
@@ -59,6 +66,12 @@ def main() -> None:
     pictures, places = torch.empty(2, 3, 20, 20, dtype=torch.uint8), torch.zeros(2, 9, dtype=torch.int64)
     picture_kernels.picked(pictures, places, places)
     picture_kernels.patches(pictures, 3, 2, 1, 32, torch.bfloat16)
+    of_lanes, own = torch.empty(2, 3, 9, 9, 32), torch.empty(2, 64, 3, 3, 32)
+    slopes = convolution_kernels.convolve(of_lanes, own, (1, 1), exact=False)
+    convolution_kernels.weight_gradient(of_lanes, slopes, (3, 3), (1, 1), exact=False)
+    convolution_kernels.bias_gradient(slopes)
+    rows = torch.empty(2, 10, 1024)
+    overlaps.in_parts(rows, rows, 2, exact=False)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,11 @@ from torch.nn import functional as F
 
 from fedarena.models.augmentation import pixels
 from fedarena.train import (
+    convolution_kernels,
     depthwise_kernels,
     group_norm_kernels,
     kernel_layers,
+    overlaps,
     picture_kernels,
     small_group_norm_kernels,
 )
@@ -44,6 +46,17 @@ def take_masks_of_any_type() -> None:
             return original(self, *given)
 
         setattr(interpreter.InterpreterBuilder, name, with_mask)
+
+
+def take_computed_bounds() -> None:
+    """The interpreter keeps single numbers as arrays, which newer versions of NumPy do not take for whole numbers."""
+    original = interpreter._patch_lang_tensor
+
+    def with_index(tensor: Any, *scope: Any) -> None:
+        original(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
+    interpreter._patch_lang_tensor = with_index
 
 
 def drawn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -152,9 +165,50 @@ def check_pictures(samples: int, colours: int, dtype: torch.dtype, layout: torch
             assert torch.equal(picture_kernels.patches(part, *form), kernel_layers._patches(part, *form))
 
 
+def check_convolutions(shape: tuple[int, int, int, int, int], outputs: int, kernel: tuple[int, int]) -> None:
+    """Pictures ``[lanes, samples, height, width, channels]``, and every lane's own weights and biases."""
+    lanes, *_, channels = shape
+    padding = (kernel[0] // 2, 0)
+    x, weight, bias = drawn(shape, (lanes, outputs, *kernel, channels), (lanes, outputs))
+    expected = torch.stack(
+        [
+            F.conv2d(of_x.permute(0, 3, 1, 2), of_weight.permute(0, 3, 1, 2), of_bias, padding=padding)
+            for of_x, of_weight, of_bias in zip(x, weight, bias, strict=True)
+        ]
+    ).permute(0, 1, 3, 4, 2)
+    (slopes,) = drawn(tuple(expected.shape))
+    gradients = torch.autograd.grad(expected, (x, weight, bias), slopes)
+    turned = weight.flip(2, 3).permute(0, 4, 2, 3, 1)
+    with torch.no_grad():
+        output = convolution_kernels.convolve(x, weight, padding, exact=True) + bias[:, None, None, None]
+        back = tuple(side - 1 - pad for side, pad in zip(kernel, padding, strict=True))
+        of_x = convolution_kernels.convolve(slopes, turned, back, exact=True)
+        of_weight = convolution_kernels.weight_gradient(x, slopes, kernel, padding, exact=True)
+        of_bias = convolution_kernels.bias_gradient(slopes)
+    assert_close([output, of_x, of_weight, of_bias], [expected, *gradients])
+
+
+def check_overlaps(lanes: int, rows: int, others: int, length: int) -> None:
+    """Others lie in a room for more of them."""
+    given, room = (t.detach() for t in drawn((lanes, rows, length), (lanes, others + 3, length)))
+    before = room[:, :others]
+    assert overlaps.parts_of(given, before) == length // 256
+    for parts in (1, 2, 5):
+        assert_close([overlaps.in_parts(given, before, parts, exact=True)], [given @ before.mT])
+
+
 def main() -> None:
     """Checks all of them."""
     take_masks_of_any_type()
+    take_computed_bounds()
+    for shape, outputs, kernel in (
+        ((2, 3, 9, 7, 3), 5, (3, 3)),
+        ((1, 2, 12, 11, 32), 70, (5, 3)),
+        ((3, 1, 1, 1, 1), 1, (1, 1)),
+    ):
+        check_convolutions(shape, outputs, kernel)
+    for lanes, rows, others, length in ((2, 3, 5, 700), (3, 17, 70, 513), (1, 1, 1, 512)):
+        check_overlaps(lanes, rows, others, length)
     for ceiling in CEILINGS:
         for shape, groups in (((2, 300, 24), 8), ((1, 600, 48), 4)):
             check_group_norm(group_norm_kernels, shape, groups, ceiling)

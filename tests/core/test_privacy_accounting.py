@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -147,6 +148,17 @@ def test_near_a_budget_the_library_itself_decides() -> None:
     exact = sampled.epsilon(100, 1e-9)
     assert Ledger(sampled, 1e-9, exact * 1.0005).epsilon(100) == exact
     assert Ledger(sampled, 1e-9, exact * 2).epsilon(100) == sampled.quick_epsilon(100, 1e-9) != exact
+
+
+def test_what_is_computed_ahead_is_the_same_in_whichever_order_it_is_asked_for(monkeypatch) -> None:
+    sampled = Sampled(1000, 50, 1.1, POISSON, "pld")
+    threads = set()
+    computed = Ledger._computed
+    monkeypatch.setattr(Ledger, "_computed", lambda *given: threads.add(threading.get_ident()) or computed(*given))
+    ledger = Ledger(sampled, 1e-5, 50.0)
+    for steps in (0, 1, 2, 3, 7, 8, 2, 5, 6):
+        assert ledger.epsilon(steps) == sampled.quick_epsilon(steps, 1e-5)
+    assert len(threads) == 2
 
 
 @pytest.mark.sampled(3)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -83,7 +84,7 @@ class Sampled:
 
     def quick_epsilon(self, steps: int, delta: float) -> float:
         """The same but for rounding, in a small part of the time where the distribution of the loss is composed."""
-        if self.accountant == "rdp" or not self._draws_by_chance or steps < 1:
+        if not self.takes_a_while or steps < 1:
             return self.epsilon(steps, delta)
         check_delta(delta)
         return max(loss.epsilon(steps, delta) for loss in self._losses_of_one)
@@ -124,6 +125,11 @@ class Sampled:
         return distributions.from_gaussian_mechanism(
             deviation, sensitivity=sensitivity, value_discretization_interval=_PLD_GRID
         )
+
+    @property
+    def takes_a_while(self) -> bool:
+        """Whether ε is found by composing the distribution of the loss: a millisecond or more."""
+        return self.accountant == "pld" and self._draws_by_chance
 
     @property
     def _draws_by_chance(self) -> bool:
@@ -172,16 +178,30 @@ class Ledger:
     def __init__(self, sampled: Sampled, delta: float, budget: float | None = None):
         self.sampled, self.delta, self._budget = sampled, delta, budget
         self._epsilons: dict[int, float] = {}
+        self._next: tuple[int, Future[float]] | None = None  # a number of steps, and what is computed for it
 
     def epsilon(self, steps: int) -> float:
-        """The ε for δ."""
+        """The ε for δ. That of a step more, which is asked for next, is computed aside where it takes a while."""
         if steps not in self._epsilons:
-            found = self.sampled.quick_epsilon(steps, self.delta)
-            if self._budget is not None and abs(found - self._budget) < _NEAR * self._budget:
-                # Whether a run may go on must not depend on rounding.
-                found = self.sampled.epsilon(steps, self.delta)
-            self._epsilons[steps] = found
+            coming, self._next = self._next, None
+            is_coming = coming is not None and coming[0] == steps
+            self._epsilons[steps] = coming[1].result() if coming and is_coming else self._computed(steps)
+            if self.sampled.takes_a_while:
+                self._next = (steps + 1, _aside().submit(self._computed, steps + 1))
         return self._epsilons[steps]
+
+    def _computed(self, steps: int) -> float:
+        found = self.sampled.quick_epsilon(steps, self.delta)
+        if self._budget is not None and abs(found - self._budget) < _NEAR * self._budget:
+            # Whether a run may go on must not depend on rounding.
+            found = self.sampled.epsilon(steps, self.delta)
+        return found
+
+
+@lru_cache(maxsize=1)
+def _aside() -> ThreadPoolExecutor:
+    """A thread for all ledgers; NumPy lets others compute meanwhile."""
+    return ThreadPoolExecutor(1, thread_name_prefix="epsilon")
 
 
 def composed_epsilon(parts: Sequence[tuple[Sampled, int]], delta: float) -> float:

@@ -53,7 +53,6 @@ class LongTraining(LaneTraining):
         self, engine: LaneEngine, work: PlannedWork, broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]
     ):
         super().__init__(engine, work, broadcasts, states)
-        self._fewest_lanes = 1
         self._done: Tensors = {}  # parameters of lanes whose clients have finished, and sums of their losses
 
     @classmethod

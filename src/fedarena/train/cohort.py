@@ -56,10 +56,7 @@ from fedarena.train.validation import Validated, Validation
 _CLIENTS_PER_LANE = 4
 _SHARDS_FOR_WORKERS = 16
 _SHARDS_MULTIPLE = 4
-# Between a power of two and the next, widths of which programs are made: more where cohorts are alike.
-_WIDTHS_PER_OCTAVE, _FEW_WIDTHS_PER_OCTAVE = 8, 2
-# By how many deviations cohorts in which everybody is by chance are larger than usual: few of them, and next to none.
-_MOST_DEVIATE, _FEWEST_DEVIATE = 2, 5
+_FEW_DEVIATE = 2  # by how many deviations few of the cohorts in which everybody is by chance are larger than usual
 # Of the GPU's memory that is free at the beginning. Of the first, samples of a cohort may take a power of two of bytes.
 _GPU_SHARE_FOR_SAMPLES = 0.4
 _GPU_SHARE_FOR_EVALUATED_SAMPLES = 0.1
@@ -141,8 +138,8 @@ class CohortEngine:
         # Runs from before there was a choice have lanes alone.
         before: Convolutions | None = "products" if lanes is not None else None
         self.convolutions = convolutions or before or self._suitable.convolutions(self.plan)
-        self.fewest_lanes, self.widths_per_octave = 1, _WIDTHS_PER_OCTAVE
         self.usual_width: int | None = None
+        self._most_at_once: int | None = None  # of a cohort's clients
         self._cohorts: Cohorts | None = "steady" if cohorts is None and lanes is not None else cohorts
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
         drops = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
@@ -202,18 +199,13 @@ class CohortEngine:
     def expect_varying_cohorts(self, usual: int) -> None:
         """Cohorts are to be of many sizes around the usual one, and not every size is worth a program on a GPU.
 
-        Nearly all are filled up to the same width then; few larger ones have programs that are not compiled.
+        All are filled up to the same width then, and the few larger ones train in parts.
         """
         if not self.hardware.is_gpu or self._cohorts == "steady":
             return
         self._cohorts = self.choices["cohorts"] = "varying"
-        self.widths_per_octave = _FEW_WIDTHS_PER_OCTAVE
-
-        def wide_enough(deviations: float) -> int:
-            lanes = math.floor(usual + deviations * math.sqrt(usual))
-            return min(self.lanes, rounded_width(lanes, self.widths_per_octave))
-
-        self.usual_width, self.fewest_lanes = wide_enough(_MOST_DEVIATE), wide_enough(_FEWEST_DEVIATE)
+        self._most_at_once = rounded_width(math.floor(usual + _FEW_DEVIATE * math.sqrt(usual)))
+        self.usual_width = min(self.lanes, self._most_at_once)
 
     @property
     def computes_beside_host(self) -> bool:
@@ -338,9 +330,13 @@ class CohortEngine:
             yield from self._trained_at_once(part, shard)
 
     def _fitting(self, work: PlannedWork) -> list[PlannedWork]:
-        """The work of clients whose samples are on the device at the same time, one part after the other."""
-        clients = np.arange(len(work.steps))
-        return [work.of(clients[part]) for part in self.training_samples.parts(work.jobs.holders, work.samples)]
+        """The work of clients who train at once, since programs and the device have room for them, part by part."""
+        everybody = np.arange(len(work.steps))
+        parts = [everybody[part] for part in self.training_samples.parts(work.jobs.holders, work.samples)]
+        if self._most_at_once is not None:
+            counts = [max(1, -(-len(part) // self._most_at_once)) for part in parts]
+            parts = [few for part, count in zip(parts, counts, strict=True) for few in np.array_split(part, count)]
+        return [work.of(part) for part in parts]
 
     def _trained_at_once(self, work: PlannedWork, shard: Shard) -> Iterator[JobResults]:
         training = ApartTraining if self.plan == "apart" else LaneTraining

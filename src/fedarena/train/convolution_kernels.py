@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from fedarena.train.operations import Operation
+from fedarena.train.operations import OfLanes, Operation
 from fedarena.train.usable_kernels import usable_kernels
 
 Pair = tuple[int, int]
 
 # Parts of a product that keep a GPU busy, and how many times each goes on at least: fewer would not be worth adding up.
 _BUSY, _FEWEST_TURNS = 512, 4
+_ADDED_AT_ONCE = 4096  # numbers
 
 
 def available() -> bool:
@@ -28,9 +28,11 @@ def available() -> bool:
 
 
 def try_out() -> None:
-    """Makes and runs both kernels, to see whether that is possible here."""
+    """Makes and runs all kernels, to see whether that is possible here."""
     x, weight = torch.ones(1, 1, 9, 9, 3, device="cuda"), torch.ones(1, 16, 3, 3, 3, device="cuda")
-    weight_gradient(x, convolve(x, weight, (1, 1), exact=False), (3, 3), (1, 1), exact=False)
+    grad = convolve(x, weight, (1, 1), exact=False)
+    weight_gradient(x, grad, (3, 3), (1, 1), exact=False)
+    bias_gradient(grad)
 
 
 def tiles(channels: int, outputs: int, rows: int) -> dict[str, int]:
@@ -104,6 +106,32 @@ def weight_gradient(
     return (out.squeeze(1) if t["PARTS"] == 1 else out.sum(1)).to(x.dtype)
 
 
+def bias_gradient(grad: Tensor, own: dict[str, int] | None = None) -> Tensor:
+    """The gradients of every lane's biases: sums over the pixels of what went out.
+
+    A compiler adds up while it computes the gradients, by one processor for a lane and a few channels.
+    """
+    lanes, outputs = len(grad), grad.shape[-1]
+    rows = grad[0, ..., 0].numel()
+    t = own or bias_tiles(outputs, rows, lanes)
+    out = grad.new_empty(lanes, t["PARTS"], outputs, dtype=torch.float32)
+    from fedarena.train.triton_convolution import sum_of_pixels_kernel
+
+    sum_of_pixels_kernel[(_divide_up(outputs, t["COLUMNS"]), lanes * t["PARTS"])](
+        grad.contiguous(), out, rows, OUTPUTS=outputs, **t
+    )
+    return out.sum(1).to(grad.dtype)
+
+
+def bias_tiles(outputs: int, rows: int, lanes: int) -> dict[str, int]:
+    """How many processors add up the pixels of a lane, and how many pixels each does at once."""
+    columns = min(64, max(16, 1 << (outputs - 1).bit_length()))
+    at_once = _ADDED_AT_ONCE // columns
+    turns, of_lanes = _divide_up(rows, at_once), lanes * _divide_up(outputs, columns)
+    parts = max(1, min(_divide_up(turns, _FEWEST_TURNS), 2 * _BUSY // of_lanes))
+    return {"PARTS": parts, "ROWS": at_once, "COLUMNS": columns, "num_warps": 4}
+
+
 def _divide_up(size: int, piece: int) -> int:
     return -(-size // piece)
 
@@ -122,6 +150,10 @@ def _run_gradient(x: Tensor, grad: Tensor, kernel_h: int, kernel_w: int, pad_h: 
     return weight_gradient(x, grad, (kernel_h, kernel_w), (pad_h, pad_w), exact)
 
 
+def _run_bias_gradient(grad: Tensor) -> Tensor:
+    return bias_gradient(grad)
+
+
 _CONVOLVE = Operation(
     "convolve_lanes",
     _run_convolve,
@@ -134,26 +166,15 @@ _WEIGHT_GRADIENT = Operation(
     lambda x, grad, kernel_h, kernel_w, *_: x.new_empty(len(x), grad.shape[-1], kernel_h, kernel_w, x.shape[-1]),
     for_gpus=True,
 )
+_BIAS_GRADIENT = Operation(
+    "convolution_biases_of_lanes",
+    _run_bias_gradient,
+    lambda grad: grad.new_empty(len(grad), grad.shape[-1]),
+    for_gpus=True,
+)
 
 
-class _OfLanes(Function):
-    """A function of tensors whose first dimension is the lanes'; under `vmap` there are more lanes."""
-
-    @classmethod
-    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        """All at once."""
-        count: int = info.batch_size
-        given = []
-        for value, dim in zip(args, in_dims, strict=True):
-            if isinstance(value, Tensor):
-                value = value.expand(count, *value.shape) if dim is None else value.movedim(dim, 0)
-                value = value.flatten(0, 1)
-            given.append(value)
-        result: Tensor = cls.apply(*given)  # type: ignore[no-untyped-call]
-        return result.view(count, -1, *result.shape[1:]), 0
-
-
-class _InputGradient(_OfLanes):
+class _InputGradient(OfLanes):
     """A convolution of gradients with the kernels turned around."""
 
     @staticmethod
@@ -169,7 +190,7 @@ class _InputGradient(_OfLanes):
         """Nothing is kept."""
 
 
-class _WeightGradient(_OfLanes):
+class _WeightGradient(OfLanes):
     """A product of patches and gradients."""
 
     @staticmethod
@@ -183,7 +204,7 @@ class _WeightGradient(_OfLanes):
         """Nothing is kept."""
 
 
-class LaneConvolution(_OfLanes):
+class LaneConvolution(OfLanes):
     """The convolution of every lane, with steps of one pixel."""
 
     @staticmethod
@@ -208,3 +229,37 @@ class LaneConvolution(_OfLanes):
         if ctx.needs_input_grad[0]:
             of_x = _InputGradient.apply(grad, weight, ctx.padding, ctx.exact)  # type: ignore[no-untyped-call]
         return of_x, of_weight, None, None
+
+
+class _BiasGradient(OfLanes):
+    """A sum over pixels."""
+
+    @staticmethod
+    def forward(grad: Tensor) -> Tensor:
+        """Gradients of biases."""
+        found: Tensor = _BIAS_GRADIENT(grad)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept."""
+
+
+class LaneBias(OfLanes):
+    """What is added to the pixels that come out of every lane's convolution."""
+
+    @staticmethod
+    def forward(x: Tensor, bias: Tensor) -> Tensor:
+        """Pictures ``[lanes, samples, height, width, outputs]`` and biases ``[lanes, outputs]``."""
+        return x + bias[:, None, None, None]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The gradients of pictures and biases."""
+        grad = grad.contiguous()
+        of_bias: Tensor | None = _BiasGradient.apply(grad) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
+        return grad, of_bias

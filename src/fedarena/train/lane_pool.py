@@ -37,9 +37,7 @@ class LaneEngine(Protocol):
     local: LocalTraining
     seed: int
     lanes: int
-    fewest_lanes: int  # of which programs are made, so that they fit larger cohorts, too
-    usual_width: int | None  # that most cohorts are filled up to, the only one worth compiling; None: each has its own
-    widths_per_octave: int  # between a power of two and the next
+    usual_width: int | None  # that cohorts are filled up to, of whom none is larger; None: each has its own
     plan: Plan
     convolutions: Convolutions
     device: torch.device

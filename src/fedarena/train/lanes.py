@@ -48,7 +48,6 @@ class LaneTraining(ClientsAtWork):
         self.batch_samples = placed.batch_samples
         self.rows, self.mask, self.keys = placed.rows, placed.mask, placed.keys
         self._steps_of = Counter(self.widths.tolist())
-        self._fewest_lanes = engine.fewest_lanes
         self.taken = 0  # steps
 
     @classmethod
@@ -71,7 +70,7 @@ class LaneTraining(ClientsAtWork):
             nothing = torch.full((len(idle),), torch.nan, device=self.engine.device)
             self.finished.append((idle, self._start_params(idle), nothing))
         if self.schedule.length:
-            count = max(int(self.widths[0]), self._fewest_lanes)
+            count = int(self.widths[0])
             kind = (len(self._downloads) == 1, tuple(self._job_rows))
             with pool.borrow(kind, count, lambda: self._make_lanes(count, stream)) as lanes:
                 yield from self._work_off(lanes)
@@ -142,9 +141,8 @@ class LaneTraining(ClientsAtWork):
         return self._steps_of[int(self.widths[step])] >= _MANY_STEPS
 
     def _is_frequent(self, step: int) -> bool:
-        """Whether steps of that many lanes are the widest, those of most cohorts, or many."""
-        width = int(self.widths[step])
-        return width == (self.engine.usual_width or self.widths[0]) or self._is_often_taken(step)
+        """Whether steps of that many lanes are the widest, or many."""
+        return bool(self.widths[step] == self.widths[0]) or self._is_often_taken(step)
 
     def _start(self, lanes: Lanes, clients: IntArray) -> None:
         """Puts clients into their lanes."""

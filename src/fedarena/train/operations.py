@@ -81,6 +81,23 @@ def _calling(script: Callable[..., Any]) -> Callable[..., Any]:
     return steps
 
 
+class OfLanes(Function):
+    """A function of tensors whose first dimension is the lanes'; under `vmap` there are more lanes."""
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        """All at once."""
+        count: int = info.batch_size
+        given = []
+        for value, dim in zip(args, in_dims, strict=True):
+            if isinstance(value, Tensor):
+                value = value.expand(count, *value.shape) if dim is None else value.movedim(dim, 0)
+                value = value.flatten(0, 1)
+            given.append(value)
+        result: Tensor = cls.apply(*given)  # type: ignore[no-untyped-call]
+        return result.view(count, -1, *result.shape[1:]), 0
+
+
 class Stacked(Function):
     """A function of tensors with lanes; under `vmap` there are more lanes, or more samples where weights are shared."""
 

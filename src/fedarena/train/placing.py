@@ -18,6 +18,7 @@ from fedarena.train.resident import rows_of
 from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
 from fedarena.train.unwritten import DenseLayer
 
+_WIDTHS_PER_OCTAVE = 8  # of which programs are made, between a power of two and the next
 # Columns with the samples of clients who are scheduled so, and where each client's begin.
 SamplesFor = Callable[[Schedule], tuple[Tensors, IntArray]]
 
@@ -26,7 +27,7 @@ SamplesFor = Callable[[Schedule], tuple[Tensors, IntArray]]
 class Widths:
     """How many lanes may take a step together: every number needs a program of its own."""
 
-    per_octave: int  # between a power of two and the next
+    per_octave: int = _WIDTHS_PER_OCTAVE
     least: int = 1  # of the first step
     narrowing: int = 2  # when no more than the so-manieth part of lanes is at work, the others are dropped
 
@@ -36,7 +37,7 @@ class Widths:
         widths = np.empty_like(active)
         width = max(self.least, rounded_width(schedule.lanes, self.per_octave))
         for step, at_work in enumerate(active.tolist()):
-            while width > 1 and -(-width // self.narrowing) >= at_work:
+            while width > 1 and at_work < schedule.lanes and -(-width // self.narrowing) >= at_work:
                 width = -(-width // self.narrowing)
             widths[step] = width
         return widths
@@ -136,14 +137,14 @@ def place_work(
     return PlacedWork(schedule, of_steps, columns, begins, client, mask.sum(-1), *on_device)
 
 
-def usual_widths(engine: LaneEngine, per_octave: int | None = None) -> Widths:
+def usual_widths(engine: LaneEngine) -> Widths:
     """Those of an engine's cohorts."""
     # Steps of the first width are compiled, and others of half as many lanes are not much faster than these.
     narrowing = 4 if engine.plan == "beside" else 2
-    return Widths(per_octave or engine.widths_per_octave, engine.usual_width or 1, narrowing)
+    return Widths(least=engine.usual_width or 1, narrowing=narrowing)
 
 
-def rounded_width(width: int, per_octave: int) -> int:
+def rounded_width(width: int, per_octave: int = _WIDTHS_PER_OCTAVE) -> int:
     """Rounded up to one of a few widths between a power of two and the next."""
     unit = max(1, 2 ** ((width - 1).bit_length() - 1) // per_octave) if width > 1 else 1
     return -(-width // unit) * unit

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from fedarena.train.convolution_kernels import LaneConvolution
+from fedarena.train.convolution_kernels import LaneBias, LaneConvolution
 
 Pair = tuple[int, int]
 
@@ -71,14 +71,15 @@ def _simple_convolution(
         dtype = torch.get_autocast_dtype(input.device.type)
         input, weight = input.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    output: Tensor
     if kernels and _pair(stride) == (1, 1) and input.dtype != torch.float64:
         pictures, own = (t.permute(0, 2, 3, 1).unsqueeze(0) for t in (input, weight))
         exact = not torch.backends.cuda.matmul.allow_tf32
         found = LaneConvolution.apply(pictures, own, _pair(padding), exact)  # type: ignore[no-untyped-call]
-        output = found.squeeze(0).permute(0, 3, 1, 2)
-    else:
-        output = _PatchProduct.apply(input, weight, _pair(stride), _pair(padding))[0]  # type: ignore[no-untyped-call]
+        if bias is not None:
+            found = LaneBias.apply(found, bias.unsqueeze(0))  # type: ignore[no-untyped-call]
+        pixels: Tensor = found.squeeze(0)
+        return pixels.permute(0, 3, 1, 2)
+    output: Tensor = _PatchProduct.apply(input, weight, _pair(stride), _pair(padding))[0]  # type: ignore[no-untyped-call]
     return output if bias is None else output + bias.view(-1, 1, 1)
 
 

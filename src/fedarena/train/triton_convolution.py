@@ -97,3 +97,21 @@ def weight_gradient_kernel(
     numbers = begin + k
     at = columns[:, None] * patch + numbers[None, :]
     tl.store(out + at, total, mask=(columns < OUTPUTS)[:, None] & (numbers < patch)[None, :])
+
+
+@triton.jit
+def sum_of_pixels_kernel(
+    grad, out, pixels, OUTPUTS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """The sum over a part of a lane's pixels, for some of the outputs."""
+    part = tl.program_id(1) % PARTS
+    lane = (tl.program_id(1) // PARTS).to(tl.int64)
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    grad += lane * pixels * OUTPUTS
+    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    of_part = tl.cdiv(tl.cdiv(pixels, PARTS), ROWS) * ROWS
+    for first in range(part * of_part, tl.minimum((part + 1) * of_part, pixels), ROWS):
+        rows = first + tl.arange(0, ROWS)
+        known = (rows < pixels)[:, None] & (columns < OUTPUTS)[None, :]
+        total += tl.load(grad + rows[:, None] * OUTPUTS + columns[None, :], mask=known, other=0.0).to(tl.float32)
+    tl.store(out + (lane * PARTS + part) * OUTPUTS + columns, tl.sum(total, 0), mask=columns < OUTPUTS)

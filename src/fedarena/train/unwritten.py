@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedarena.models import Task, Tensors
 from fedarena.train.optimizers import LocalTraining
+from fedarena.train.overlaps import overlaps
 
 FloatArray = npt.NDArray[np.float64]
 # Found by measuring on a CPU: how many numbers the factors may have beside those of the weights, and how small weights
@@ -66,8 +67,8 @@ class Factors:
         of_start = rows @ self.start.t()
         if self.scale is not None:
             of_start = of_start * self.scale
-        overlaps = rows @ self.right.t()
-        return of_start + (overlaps * self.factors) @ self.left, overlaps
+        products = overlaps(rows, self.right)
+        return of_start + (products * self.factors) @ self.left, products
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,6 @@ from fedarena.train.tensors import Groups
 from fedarena.train.unwritten import DenseLayer, linear_course, placeholder
 from fedarena.train.unwritten_programs import UnwrittenPrograms
 
-_WIDTHS_PER_OCTAVE = 8  # there are as many widths as sizes of shards, and each needs a program
-
 
 def begin(changing: Changing, start: Tensors) -> None:
     """Puts everybody at the start of their training."""
@@ -111,7 +109,7 @@ class UnwrittenTraining(LaneTraining):
     @classmethod
     def place(cls, engine: LaneEngine, work: PlannedWork, samples_for: SamplesFor | None = None) -> PlacedWork:
         """Puts such work into lanes, one for everybody."""
-        return place_work(engine, work, len(work.steps), usual_widths(engine, _WIDTHS_PER_OCTAVE), samples_for)
+        return place_work(engine, work, len(work.steps), usual_widths(engine), samples_for)
 
     def _samples(self, schedule: Schedule) -> tuple[Tensors, IntArray]:
         with SMALL_OPERATIONS.given_up():  # they may have to be read
