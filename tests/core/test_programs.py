@@ -14,7 +14,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from fedarena.train import scripts
-from fedarena.train.graphs import clean, compare_instead_of_scattering, in_place, reuse_memory, separate_updates
+from fedarena.train.graphs import (
+    clean,
+    compare_instead_of_scattering,
+    in_place,
+    reshape_instead_of_viewing,
+    reuse_memory,
+    separate_updates,
+)
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given, StepPrograms, record
 
@@ -79,6 +86,18 @@ def test_one_number_in_every_row_is_put_where_it_belongs() -> None:
     assert torch.ops.aten.where.self in targets
     scores = torch.randn(3, 4, 5, generator=random)
     assert torch.equal(recorded(scores)[0], grad(loss)(scores))
+
+
+def test_what_was_recorded_may_be_given_tensors_of_another_layout() -> None:
+    pictures = torch.arange(2.0 * 3 * 4 * 5).view(2, 3, 4, 5)
+    recorded = record(lambda tensors: [tensors[0].view(2, -1) * 2], [pictures])
+    channels_last = pictures.contiguous(memory_format=torch.channels_last)
+    with pytest.raises(RuntimeError, match="view"):
+        recorded(channels_last)
+    reshape_instead_of_viewing(recorded.graph)
+    recorded.recompile()
+    for given in (pictures, channels_last):
+        assert torch.equal(recorded(given)[0], pictures.view(2, -1) * 2)
 
 
 def test_programs_are_shared_by_threads() -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from fedarena.train.graphs import reshape_instead_of_viewing
 from fedarena.train.streams import LaneStream
 
 _MOST_COMPILED = 5000  # operations, since the compiler's time grows with them
@@ -151,6 +152,8 @@ def compiled(pure: GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
     """A recorded computation that is made for tensors like these; as it is where there is no compiler for it."""
     if len(pure.graph.nodes) > _MOST_COMPILED:
         return pure
+    reshape_instead_of_viewing(pure.graph)
+    pure.recompile()
     mark = _mark(pure, tensors)
     try:
         options: Any = {"realize_opcount_threshold": _OPERATIONS_OF_A_MASK} if _draws(pure) else None

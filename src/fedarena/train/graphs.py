@@ -14,8 +14,9 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.node import map_arg
 
 aten = torch.ops.aten
-_RESHAPING = {aten.expand.default, aten.view.default, aten._unsafe_view.default}
-_OTHER_SHAPES = {aten.view.default, aten._unsafe_view.default, aten.squeeze.dim, aten.squeeze.dims}
+_VIEWS = {aten.view.default, aten._unsafe_view.default}
+_RESHAPING = {aten.expand.default, *_VIEWS}
+_OTHER_SHAPES = {*_VIEWS, aten.squeeze.dim, aten.squeeze.dims}
 _ZEROS = {aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default}
 _SCALING = {aten.mul.Tensor, aten.mul.Scalar}
 _OVER_FIRST_OPERAND = {
@@ -109,6 +110,16 @@ def compare_instead_of_scattering(graph: Graph, device: torch.device) -> None:
         node.replace_all_uses_with(put)
         graph.erase_node(node)
     graph.eliminate_dead_code()
+
+
+def reshape_instead_of_viewing(graph: Graph) -> None:
+    """Lets tensors have another layout than when they were recorded.
+
+    Torch's compiler takes some for differently laid out: a single small picture may be either way.
+    """
+    for node in graph.nodes:
+        if node.target in _VIEWS:
+            node.target = aten.reshape.default
 
 
 def _form(node: Node) -> tuple[Any, ...]:
