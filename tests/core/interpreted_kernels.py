@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import triton.runtime.interpreter as interpreter
 from torch import Tensor
+from torch.func import vmap
 from torch.nn import functional as F
 
 from fedarena.models.augmentation import pixels
@@ -26,6 +27,7 @@ from fedarena.train import (
     picture_kernels,
     small_group_norm_kernels,
 )
+from fedarena.train.products import LayersAsProducts
 
 CEILINGS = (None, 0.0, 1.0)
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 1e-2}
@@ -197,6 +199,25 @@ def check_overlaps(lanes: int, rows: int, others: int, length: int) -> None:
         assert_close([overlaps.in_parts(given, before, parts, exact=True)], [given @ before.mT])
 
 
+def check_layers_of_lanes(kernel: int, padding: int) -> None:
+    """Gradients of every lane's own convolution and of a product with rows that it had before."""
+    lanes, side = 3, 9 - kernel + 1 + 2 * padding
+    shapes = ((lanes, 2, 3, 9, 9), (lanes, 4, 3, kernel, kernel), (lanes, 4), (lanes, 5, 4 * side**2))
+    given = tuple(t.detach() for t in drawn(*shapes))
+
+    def loss(x: Tensor, weight: Tensor, bias: Tensor, before: Tensor) -> Tensor:
+        rows = F.conv2d(x, weight, bias, padding=padding).flatten(1)
+        return (rows @ before.t()).tanh().sum()
+
+    def by_kernels(x: Tensor, weight: Tensor, bias: Tensor, before: Tensor) -> Tensor:
+        with LayersAsProducts(kernels=True):
+            rows = torch.conv2d(x, weight, bias, padding=padding).flatten(1)
+        return overlaps._LaneOverlaps.apply(rows[None], before[None], True).tanh().sum()
+
+    found, expected = (vmap(torch.func.grad(function, argnums=(0, 1, 2)))(*given) for function in (by_kernels, loss))
+    assert_close(found, expected)
+
+
 def main() -> None:
     """Checks all of them."""
     take_masks_of_any_type()
@@ -209,6 +230,8 @@ def main() -> None:
         check_convolutions(shape, outputs, kernel)
     for lanes, rows, others, length in ((2, 3, 5, 700), (3, 17, 70, 513), (1, 1, 1, 512)):
         check_overlaps(lanes, rows, others, length)
+    for kernel, padding in ((3, 1), (5, 0)):
+        check_layers_of_lanes(kernel, padding)
     for ceiling in CEILINGS:
         for shape, groups in (((2, 300, 24), 8), ((1, 600, 48), 4)):
             check_group_norm(group_norm_kernels, shape, groups, ceiling)
