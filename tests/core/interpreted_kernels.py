@@ -226,6 +226,7 @@ def main() -> None:
         ((2, 3, 9, 7, 3), 5, (3, 3)),
         ((1, 2, 12, 11, 32), 70, (5, 3)),
         ((3, 1, 1, 1, 1), 1, (1, 1)),
+        ((2, 2, 30, 25, 1), 3, (3, 3)),
     ):
         check_convolutions(shape, outputs, kernel)
     for lanes, rows, others, length in ((2, 3, 5, 700), (3, 17, 70, 513), (1, 1, 1, 512)):
