@@ -230,8 +230,9 @@ def _kept(path: Path | None, searched: Searched) -> Trajectory | None:
         if (other := getattr(kept.searched, name)) != value:
             if name == "fingerprint":
                 raise BadInputError(
-                    f"{path} holds a search of another {searched.problem}: its table, the settings of its runs, its "
-                    "costs or its objective changed since; name another folder, or remove the file"
+                    f"{path} holds a search of another {searched.problem}: its table, the settings of its runs, the "
+                    "source, weights or fleet that they are made of, its costs or its objective changed since; name "
+                    "another folder, or remove the file"
                 )
             what = name.replace("_", " ")
             raise BadInputError(

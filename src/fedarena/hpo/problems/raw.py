@@ -15,11 +15,11 @@ from fedarena.hpo.cost import RoundWork, SystemModel
 from fedarena.hpo.problem import Curve, Fidelity, Problem, Result
 from fedarena.hpo.problems.courses import EVALUATED, Course, open_course, pause_courses
 from fedarena.hpo.problems.declared import Declared, settings_digest
+from fedarena.hpo.problems.made_of import MadeOf, Silent
 from fedarena.hpo.problems.objective import Objective
 from fedarena.hpo.scores import best_so_far
 from fedarena.runs.building import build_task, prepare
 from fedarena.runs.config import NOT_DECISIVE, RunConfig, merge, resolve
-from fedarena.runs.observer import Observer
 from fedarena.runs.opening import open_federation
 from fedarena.simulate.simulation import transferred_bytes
 
@@ -44,9 +44,12 @@ class RawProblem(Problem):
         self.sample_rates = ()
         self.system = system  # None: the virtual clock of the runs
         self._work: dict[str, tuple[int, int]] = {}
-        self.federation, config = open_federation(self._base(), _Silent())
+        self.federation, config = open_federation(self._base(), Silent())
         self.metrics = tuple(metric.name for metric in build_task(config, self.federation).metrics)
-        self.fingerprint = f"{declared.fingerprint} {self.federation.fingerprint} {system} {objective}"
+        self._made_of = MadeOf()
+        self.made_of = self._made_of.courses(self.settings, self.space)
+        made_of = f" {settings_digest(self.made_of)}" if self.made_of else ""
+        self.fingerprint = f"{declared.fingerprint} {self.federation.fingerprint} {system} {objective}{made_of}"
         self.clients = training_clients(self.federation)
         self._usual_rate = max(declared.sample_rates, default=(config.cohort or self.clients) / self.clients)
         if system is None and config.fleet["name"] == "ideal":
@@ -69,7 +72,8 @@ class RawProblem(Problem):
         changes = {"cohort": self.cohort(client_sample_rate), "seed": seed, **configuration}
         config = resolve(merge(self.settings, changes))
         decisive = {key: value for key, value in config.to_dict().items() if key not in (*NOT_DECISIVE, "rounds")}
-        digest = settings_digest([decisive, self.federation.fingerprint])
+        made_of = self._made_of.course(config)
+        digest = settings_digest([decisive, self.federation.fingerprint, *([made_of] if made_of else [])])
         return config.model_copy(update={"name": f"{as_file_name(self.name)}-{digest}"})
 
     def round_work(self, configuration: Mapping[str, Any], client_sample_rate: float) -> RoundWork:
@@ -77,7 +81,7 @@ class RawProblem(Problem):
         config = self.config(configuration, client_sample_rate, seed=0)
         key = settings_digest([config.model, config.algorithm, config.transforms, config.privacy])
         if key not in self._work:
-            simulation = prepare(config, _Silent()).simulation
+            simulation = prepare(config, Silent()).simulation
             self._work[key] = transferred_bytes(simulation.algorithm, simulation.engine.initial_params())
         down, up = self._work[key]
         return RoundWork(self.cohort(client_sample_rate), down, up, self._steps(config))
@@ -125,17 +129,10 @@ class RawProblem(Problem):
         return float(batches.mean() * (config.local.epochs or 1))
 
 
-class _Silent(Observer):
-    """Building is only to see sizes; what there is to warn of is said when a course begins."""
-
-    def warned(self, message: str) -> None:
-        """Nothing."""
-
-
 def usual_rate(declared: Declared) -> float:
     """The sample rate that the cohort of a problem's settings comes to."""
     config = resolve(merge(declared.settings, declared.space.at([0.5] * len(declared.space))))
-    federation, config = open_federation(config, _Silent())
+    federation, config = open_federation(config, Silent())
     clients = training_clients(federation)
     return (config.cohort or clients) / clients
 

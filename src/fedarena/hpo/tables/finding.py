@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.words import some
 from fedarena.hpo.tables.table import Table, read_table
 
 if TYPE_CHECKING:
     from fedarena.hpo.problems.declared import Declared
 
 ENDING = ".parquet"
+MADE_OF = "made_of"  # where a table notes what it is made of beside settings and samples
 
 
 def shipped_folder() -> Path:
@@ -50,4 +52,20 @@ def check_made_for(declared: Declared, problem: str, about: Mapping[str, Any], p
         raise BadInputError(
             f"The {what} {path} was made with other settings or another space of {declared.name}{changed}; "
             f"have it trained (mode=raw), or make a table with these: fedarena hpo table {declared.name} -o FILE"
+        )
+    if made_of := about.get(MADE_OF):
+        _check_same_source(declared, made_of, path, what)
+
+
+def _check_same_source(declared: Declared, made_of: Mapping[str, str], path: Path, what: str) -> None:
+    """Refuses what was made of other source than there is now; where that is not here, nobody can tell."""
+    from fedarena.hpo.problems.made_of import changed_since, source_of, with_every_choice
+
+    now: dict[str, str] = {}
+    for config in with_every_choice(declared.settings, declared.space):
+        now |= source_of(config)
+    if changed := changed_since(made_of, now):
+        raise BadInputError(
+            f"The {what} {path} was made before {some(changed)} changed; make another one, or have it "
+            "trained (mode=raw)"
         )

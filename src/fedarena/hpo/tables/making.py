@@ -19,12 +19,15 @@ from filelock import FileLock, Timeout
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import replacing, write_json
+from fedarena.core.words import some
 from fedarena.hpo.cost import SystemModel
 from fedarena.hpo.lanes.trials import carry_trials
-from fedarena.hpo.problems.declared import decisive
+from fedarena.hpo.problems.declared import decisive, settings_digest
+from fedarena.hpo.problems.made_of import changed_since
 from fedarena.hpo.problems.objective import Objective
 from fedarena.hpo.problems.raw import RawProblem
 from fedarena.hpo.tables.elsewhere import TableWork, TrainedCells
+from fedarena.hpo.tables.finding import MADE_OF
 from fedarena.hpo.tables.recipe import Recipe
 from fedarena.hpo.tables.rounding import rounded
 from fedarena.hpo.tables.samples import samples_fingerprint
@@ -79,13 +82,18 @@ def _read_made(recipe: Recipe, path: Path) -> Table:
     if about.get("recipe_fingerprint") != recipe.fingerprint:
         raise BadInputError(f"{path} is there already and holds another table; remove it, or choose another name")
     try:
-        samples = samples_fingerprint(_raw_problem(recipe, path).federation)
-    except BadInputError:  # they are not here; nothing is to be trained, so nobody needs them
+        problem = _raw_problem(recipe, path)
+    except BadInputError:  # samples are not here; nothing is to be trained, so nobody needs them
         return read_table(path)
+    samples = samples_fingerprint(problem.federation)
     if about.get(_SAMPLES, samples) != samples:
         raise BadInputError(
             f"{path} is there already and was made of other samples than those of {recipe.declared.name} are now; "
             "remove it, or choose another name"
+        )
+    if changed := changed_since(about.get(MADE_OF, {}), problem.made_of):
+        raise BadInputError(
+            f"{path} is there already, and {some(changed)} changed since; remove it, or choose another name"
         )
     return read_table(path)
 
@@ -141,7 +149,8 @@ def _raw_problem(recipe: Recipe, runs_folder: Path) -> RawProblem:
 
 def _made_for(recipe: Recipe, problem: RawProblem) -> str:
     """What tells trials that were carried elsewhere from others."""
-    return f"{recipe.fingerprint} {problem.federation.fingerprint}"
+    made_of = f" {settings_digest(problem.made_of)}" if problem.made_of else ""
+    return f"{recipe.fingerprint} {problem.federation.fingerprint}{made_of}"
 
 
 def _train_all(recipe: Recipe, trainer: Trainer, parts: Path, progress: Progress | None) -> FloatArray:
@@ -205,6 +214,7 @@ def _assemble(
         "settings": json.loads(json.dumps(decisive(recipe.declared.settings), default=str)),
         "federation_fingerprint": problem.federation.fingerprint,
         _SAMPLES: samples_fingerprint(problem.federation),
+        **({MADE_OF: problem.made_of} if problem.made_of else {}),
         "mantissa_bits": recipe.bits,
         "trained": training,
         "command": environment["command"],
@@ -228,11 +238,12 @@ def _assemble(
 
 
 def _check_plan(parts: Path, recipe: Recipe, problem: RawProblem) -> None:
-    """Refuses to go on with the parts of another table, or of the same one of other samples."""
+    """Refuses to go on with the parts of another table, or of the same one of other samples or source."""
     plan = parts / _PLAN
     content: dict[str, Any] = {
         "recipe_fingerprint": recipe.fingerprint,
         _SAMPLES: samples_fingerprint(problem.federation),
+        MADE_OF: problem.made_of,
     }
     if not plan.exists():
         write_json(plan, content)
@@ -240,8 +251,9 @@ def _check_plan(parts: Path, recipe: Recipe, problem: RawProblem) -> None:
     try:
         known = json.loads(plan.read_text())
         recipe_of_parts, samples_of_parts = known["recipe_fingerprint"], known.get(_SAMPLES, content[_SAMPLES])
+        changed = changed_since(known.get(MADE_OF, {}), problem.made_of)
     except (ValueError, KeyError, TypeError, AttributeError):
-        recipe_of_parts, samples_of_parts = None, None
+        recipe_of_parts, samples_of_parts, changed = None, None, []
     if recipe_of_parts != recipe.fingerprint:
         raise BadInputError(
             f"{parts} has parts of another table than the one that is asked for; remove it, or choose another name"
@@ -250,6 +262,10 @@ def _check_plan(parts: Path, recipe: Recipe, problem: RawProblem) -> None:
         raise BadInputError(
             f"{parts} has parts that were trained on other samples than those of {recipe.declared.name} are now; "
             "remove it, or choose another name"
+        )
+    if changed:
+        raise BadInputError(
+            f"{parts} has parts that were trained before {some(changed)} changed; remove it, or choose another name"
         )
 
 
