@@ -11,6 +11,7 @@ from small_studies import RATES, tune
 
 import fedarena
 from fedarena.core.errors import RunFailedError
+from fedarena.hpo.tune.storage import read_study
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -65,6 +66,14 @@ def test_the_pareto_front_by_brute_force(tmp_path: Path) -> None:
     assert len(done.pareto) > 1
     accuracies = [trial.values[0] for trial in done.pareto]
     assert all(a > b for a, b in itertools.pairwise(accuracies))
+
+
+def test_a_study_that_is_read_again_has_the_limits_that_were_asked_for(tmp_path: Path) -> None:
+    limits = ["bytes_up <= 123456789", "loss <= 98.7654321", "accuracy >= 1e-07", "flops >= 8"]
+    done = tune(tmp_path, trials=1, rounds=1, constraints=limits)
+    constraints = read_study(done.path).constraints
+    assert [one.limit for one in constraints] == [123456789.0, 98.7654321, 1e-07, 8.0]
+    assert [str(one) for one in constraints] == limits
 
 
 def test_constraints_rule_out_what_breaks_them(tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ class Constraint:
         return value - self.limit if self.at_most else self.limit - value
 
     def __str__(self) -> str:
-        return f"{self.objective.name} {'<=' if self.at_most else '>='} {self.limit:g}"
+        limit = repr(self.limit).removesuffix(".0")  # all digits: a study is read back from this text
+        return f"{self.objective.name} {'<=' if self.at_most else '>='} {limit}"
 
 
 def parse_objective(name: str, metrics: Sequence[MetricInfo], lead: MetricInfo, personal: bool) -> Objective:
