@@ -11,6 +11,8 @@ from clocked_runs import fleet_statistics, with_clock
 from rich.console import Console
 from test_report_page import Page
 
+from fedarena.analysis.comparison import MethodScores, Pair, compare_methods
+from fedarena.analysis.paired import over_clients, over_seeds
 from fedarena.display import final_table, write_report
 from fedarena.display.drawing.style import styles
 from fedarena.display.report.cautions import cautions
@@ -19,7 +21,7 @@ from fedarena.display.report.figures.named_clients import named_clients_figure
 from fedarena.display.report.figures.ranks import ranks_figure
 from fedarena.display.report.methods import methods_of
 from fedarena.display.report.sections.headline import facts, headline
-from fedarena.display.report.tables.differences import conclusions, differences_of, short_lines, verdict
+from fedarena.display.report.tables.differences import Differences, conclusions, differences_of, short_lines, verdict
 from fedarena.display.report.tables.few_clients import MOST_NAMED, named_clients
 from fedarena.display.report.tables.reach import reach_table
 from fedarena.display.terminal import caution_lines, clients_tables, difference_lines, scores_tables
@@ -72,6 +74,60 @@ def test_the_section_shows_every_pair_with_its_interval(clear, tmp_path):
     assert f"{first.clients.higher} higher" in rows[1][4]
     assert "Mean rank over clients" in page.visible
     assert "is larger than the noise between seeds" in page.visible
+
+
+def test_nobody_is_called_worse_off_where_most_clients_are_as_well_off_as_before():
+    seeds = over_seeds(np.array([0.02, 0.03, 0.025, 0.022]))
+
+    def said(better, same, worse):
+        clients = over_clients(np.array([0.1] * better + [0.0] * same + [-0.01] * worse))
+        return {
+            sign: verdict(Pair("a", "b", replace(seeds, mean=sign * seeds.mean), found, 0.01, 0.01, 0.01), sign > 0)
+            for sign, found in ((1, clients), (-1, replace(clients, higher=clients.lower, lower=clients.higher)))
+        }
+
+    for numbers, words in (
+        ((12, 28, 0), "a is better, over seeds and clients"),
+        ((30, 0, 10), "a is better, over seeds and clients"),
+        ((8, 20, 12), "a is better on average, not better for most"),
+        ((10, 0, 30), "a is better on average, worse for most"),
+    ):
+        assert said(*numbers) == {1: words, -1: words}, "accuracy is to be high, a loss low"
+
+
+def test_who_is_better_follows_from_the_seeds_that_methods_have_in_common(make_run):
+    """The second one has two bad seeds more, so its mean of all is the lower one."""
+    first = {0: 0.90, 1: 0.91, 2: 0.92, 3: 0.90}
+    second = {0: 0.95, 1: 0.96, 2: 0.975, 3: 0.95, 4: 0.40, 5: 0.42}
+    third = {seed: 0.2 + 0.001 * seed for seed in first}
+
+    def among(**methods):
+        scores = [MethodScores(label, by_seed, {}) for label, by_seed in methods.items()]
+        return Differences(ACCURACY, compare_methods(scores, True), "")
+
+    two = among(first=first, second=second)
+    assert two.found.labels == ("first", "second")
+    assert short_lines(two)[0].endswith(": second > first")
+    assert next(conclusions(two)).endswith(": second > first.")
+    assert short_lines(among(first=first, second=second, third=third))[0].endswith(": second > first > third")
+    noisy = {0: 0.7, 1: 0.99, 2: 0.8, 3: 0.99}
+    (line,) = short_lines(among(first=first, second=second, noisy=noisy))
+    assert line.startswith("first is worse than second and not told from noisy, over 4 seeds")
+    runs = [
+        with_scores(make_run(label, seed), score)
+        for label in ("first", "second")
+        for seed, score in {"first": first, "second": second}[label].items()
+    ]
+    said = headline(runs, differences_of(runs, ACCURACY))
+    assert said.startswith("first reached 0.907")
+    assert "But with the 4 seeds that both have, second, the next, is better, by more than the noise" in said
+
+
+def with_scores(run, accuracy):
+    """A run with another accuracy in the end."""
+    values = run.rounds["accuracy"].to_pylist()
+    place = run.rounds.column_names.index("accuracy")
+    return replace(run, rounds=run.rounds.set_column(place, "accuracy", pa.array([*values[:-1], accuracy])))
 
 
 def test_one_seed_is_said_to_tell_nothing_about_methods(make_run, tmp_path):

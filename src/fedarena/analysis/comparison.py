@@ -62,6 +62,17 @@ class Pair:
         """Whether chance between seeds does not explain the difference."""
         return self.p_seeds is not None and self.p_seeds < SIGNIFICANT
 
+    def better_over_seeds(self, higher_is_better: bool) -> str | None:
+        """Who is better with the seeds that both have, whoever has the better mean of all; None if none is told to be.
+
+        >>> seeds = over_seeds(np.array([-0.02, -0.03, -0.025]))
+        >>> Pair("a", "b", seeds, None, seeds.p_value, None, None).better_over_seeds(higher_is_better=True)
+        'b'
+        """
+        if self.seeds is None or not self.differs_over_seeds:
+            return None
+        return self.first if (self.seeds.mean > 0) == higher_is_better else self.second
+
     @property
     def differs_over_clients(self) -> bool:
         """Whether chance between clients does not explain the difference."""
@@ -120,11 +131,10 @@ def told_best(scores: Mapping[str, Mapping[int, float]], higher_is_better: bool)
         return frozenset()
     found = compare_methods([MethodScores(label, values, {}) for label, values in scores.items()], higher_is_better)
     better, worse = set(), set()
-    for pair in found.pairs:  # of which the first has the better mean of all its seeds, but perhaps not of common ones
-        if pair.differs_over_seeds and pair.seeds is not None:
-            turned = (pair.seeds.mean > 0) != higher_is_better
-            better.add(pair.second if turned else pair.first)
-            worse.add(pair.first if turned else pair.second)
+    for pair in found.pairs:
+        if (winner := pair.better_over_seeds(higher_is_better)) is not None:
+            better.add(winner)
+            worse.add(pair.first if winner == pair.second else pair.second)
     return frozenset(better - worse)
 
 

@@ -74,10 +74,15 @@ def _how_sure(metric: MetricInfo, pair: Pair | None) -> str:
         return f" With one seed, nothing tells whether that is more than luck beside {pair.second}, the next."
     if not pair.differs_over_seeds:
         return f" It is not told from {pair.second}, the next, over {count(pair.seeds.seeds, 'seed')}."
-    return (
-        f" The difference from {pair.second}, the next, is larger than the noise between seeds: "
-        f"{difference_text(metric, pair.seeds.mean)} (95 % interval {interval_text(metric, pair.seeds.interval)})."
+    difference = (
+        f"{difference_text(metric, pair.seeds.mean)} (95 % interval {interval_text(metric, pair.seeds.interval)})"
     )
+    if pair.better_over_seeds(metric.higher_is_better) == pair.second:
+        return (
+            f" But with the {count(pair.seeds.seeds, 'seed')} that both have, {pair.second}, the next, is better, by "
+            f"more than the noise between them: {difference}."
+        )
+    return f" The difference from {pair.second}, the next, is larger than the noise between seeds: {difference}."
 
 
 def _personal_sentence(table: FinalTable) -> str:

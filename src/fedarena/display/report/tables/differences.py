@@ -75,18 +75,21 @@ def verdict(pair: Pair, higher_is_better: bool) -> str:
     """What can be concluded about two methods, in a few words."""
     if pair.seeds is None:
         return "no seed in common"
-    better_over_seeds = (pair.seeds.mean > 0) == higher_is_better
     if pair.seeds.p_value is None:
         if not pair.differs_over_clients:
             return "one seed: cannot be told"
         return "one seed: these two models differ; the methods may not"
-    if not pair.differs_over_seeds:
+    winner = pair.better_over_seeds(higher_is_better)
+    if winner is None:
         return "not told apart over seeds" + ("; the models differ over clients" if pair.differs_over_clients else "")
-    winner = pair.first if better_over_seeds else pair.second
     if pair.clients is None or not pair.differs_over_clients:
         return f"{winner} is better over seeds; not shown for clients"
-    same = better_over_seeds == ((pair.clients.median > 0) == higher_is_better)
-    return f"{winner} is better, over seeds and clients" if same else f"{winner} is better on average, worse for most"
+    better_at, worse_at = pair.clients.higher, pair.clients.lower  # the winner, at so many clients
+    if (winner == pair.first) != higher_is_better:
+        better_at, worse_at = worse_at, better_at
+    if better_at > worse_at:
+        return f"{winner} is better, over seeds and clients"
+    return f"{winner} is better on average, {'worse' if 2 * worse_at > pair.clients.clients else 'not better'} for most"
 
 
 def conclusions(differences: Differences) -> Iterator[str]:
@@ -100,7 +103,7 @@ def conclusions(differences: Differences) -> Iterator[str]:
             else "The methods have no seed in common, so they cannot be compared in pairs."
         )
     else:
-        yield _over_seeds(found)
+        yield _over_seeds(differences)
     over = [pair for pair in found.pairs if pair.clients is not None]
     if not over:
         return
@@ -126,28 +129,33 @@ def short_lines(differences: Differences) -> list[str]:
     prefix = f"{differences.where}: " if differences.where else ""
     if found.seeds < 2:
         return [f"{prefix}One seed: whether methods differ by more than luck cannot be told; run several seeds"]
-    return [prefix + _over_seeds(found).removesuffix(".")]
+    return [prefix + _over_seeds(differences).removesuffix(".")]
 
 
-def _over_seeds(found: Comparison) -> str:
-    """Who is told from whom, over seeds."""
+def _over_seeds(differences: Differences) -> str:
+    """Who is told from whom, over seeds; who is better follows from the seeds that two methods have in common."""
+    found = differences.found
+    winners = [pair.better_over_seeds(differences.metric.higher_is_better) for pair in found.pairs]
     apart = [pair for pair in found.pairs if pair.differs_over_seeds]
     tested = f"over {count(found.seeds, 'seed')} (paired t-test, p < {SIGNIFICANT:g} after Holm's correction)"
     if not apart:
         return f"No two methods are told apart {tested}: differences are too small, or seeds too few."
-    if len(apart) == len(found.pairs):
+    wins = {label: winners.count(label) for label in found.labels}
+    if sorted(wins.values()) == list(range(len(wins))):  # all pairs differ, and agree on one order
         everything = "The two methods differ" if len(apart) == 1 else "All pairs of methods differ"
-        return f"{everything} by more than the noise between seeds, {tested}: {' > '.join(found.labels)}."
+        order = " > ".join(sorted(wins, key=lambda label: -wins[label]))
+        return f"{everything} by more than the noise between seeds, {tested}: {order}."
     best, *others = found.labels
-    beaten = [label for label in others if (pair := found.pair(best, label)) is not None and pair.differs_over_seeds]
-    equal = [label for label in others if label not in beaten]
-    parts = [
-        f"{best} is better than {listing(beaten)}" if beaten else "",
-        f"not told from {listing(equal)}" if beaten and equal else "",
-        f"{best} is not told from {listing(equal)}" if not beaten else "",
-    ]
-    sentence = " and ".join(part for part in parts if part)
-    return f"{sentence}, {tested}: {_share(len(apart), len(found.pairs))} differ."
+    winner_beside = {
+        pair.second: winner for pair, winner in zip(found.pairs, winners, strict=True) if pair.first == best
+    }
+    groups = {
+        "better than": [label for label in others if winner_beside.get(label) == best],
+        "worse than": [label for label in others if winner_beside.get(label) == label],
+        "not told from": [label for label in others if winner_beside.get(label) is None],
+    }
+    sentence = " and ".join(f"{words} {listing(labels)}" for words, labels in groups.items() if labels)
+    return f"{best} is {sentence}, {tested}: {_share(len(apart), len(found.pairs))} differ."
 
 
 def _share(number: int, total: int) -> str:
