@@ -161,6 +161,22 @@ def test_versions_of_an_own_source_are_different_methods(make_run) -> None:
     assert [run.label for run in label_runs(elsewhere)] == ["fedavg (a/old)", "fedavg (b/old)"]
 
 
+def test_a_fork_is_another_method_than_a_run_from_scratch(make_run) -> None:
+    def made(name: str, seed: int, parent: str | None = None, round: int = 6):
+        run = make_run(name=name, config={"seed": seed})
+        fork = {} if parent is None else {"forked_from": {"run": f"/runs/{parent}", "round": round}}
+        return replace(run, environment=run.environment | {"seed": seed} | fork, path=Path("runs") / name)
+
+    scratch, cooled = made("scratch", 0), [made(f"cooled-seed{seed}", seed, f"hot-seed{seed}") for seed in (0, 1)]
+    for forks in (cooled[:1], cooled[1:], cooled):
+        found = label_runs([scratch, *forks])
+        assert [run.label for run in found] == ["fedavg (scratch)", *["fedavg (cooled)"] * len(forks)]
+        assert left_out_lines(found) == []
+    assert {run.label for run in label_runs(cooled)} == {"fedavg"}
+    found = label_runs([*cooled, made("later-seed0", 0, "hot-seed0", 8), made("warm-seed0", 0, "warm-seed0")])
+    assert [run.label for run in found] == [*["fedavg (cooled)"] * 2, "fedavg (later)", "fedavg (warm)"]
+
+
 def test_the_terminal_tells_which_run_is_left_out(make_run) -> None:
     one = make_run(name="one")
     runs = label_runs([replace(one, path=Path("runs/one")), replace(one, name="again", path=Path("runs/again"))])

@@ -220,7 +220,8 @@ def label_runs(runs: Sequence[RunData]) -> list[RunData]:
 
     Options of a part count among runs with the same part: where protocols differ, their names say so, and not also
     options that only one of them has. Runs that differ in a lot are called by their names instead. Where somebody's own
-    source, or the data, was another one, names are added: what is called the same is not the same method.
+    source, or the data, was another one, or some are forks, names are added: what is called the same is not the same
+    method.
     """
     runs = _with_known_content(runs)
     flat = [flatten_settings(with_named_transforms(run.config)) for run in runs]
@@ -250,7 +251,7 @@ def label_runs(runs: Sequence[RunData]) -> list[RunData]:
 
 
 def _told_by_origin(runs: Sequence[RunData], labels: Sequence[str]) -> list[str]:
-    """The labels, with the names of runs added where runs of one label were made from different source or data."""
+    """The labels, with the names of runs added where runs of one label are not of the same origin."""
     sources = [_origin(run) for run in runs]
     told = list(labels)
     for label in dict.fromkeys(labels):
@@ -287,9 +288,13 @@ def _with_known_content(runs: Sequence[RunData]) -> list[RunData]:
 
 
 def _origin(run: RunData) -> str:
-    """What tells versions of somebody's own source, and of the data, apart."""
+    """What tells versions of somebody's own source and of the data apart, and forks from runs from scratch."""
     source = (run.environment.get("own_source") or {}).get("fingerprints") or {}
-    return json.dumps([source, [run.data_fingerprint(part) for part in DATA]], sort_keys=True)
+    fork = run.environment.get("forked_from") or {}
+    parent = _SEED_AT_END.sub("", str(fork.get("run", "")))  # forks of several seeds of a method are one method
+    return json.dumps(
+        [source, [run.data_fingerprint(part) for part in DATA], parent, fork.get("round")], sort_keys=True
+    )
 
 
 def _without_seed(run: RunData) -> str:
