@@ -11,12 +11,15 @@ import pyarrow as pa
 import pytest
 from small_runs import StopAfter, config, interrupt
 
+import fedarena
+from fedarena.core.errors import BadInputError
+from fedarena.display.report.methods import evaluation_curve
 from fedarena.runs.run import resume_run, start_run
 from fedarena.simulate import Feedback
 from fedarena.simulate.selectors import Uniform
 from fedarena.storage.job_table import JobTable
 from fedarena.storage.recorder import Recorder
-from fedarena.storage.tables import COLUMNS, TABLES, batch_of_columns, batch_of_rows, table_schemas
+from fedarena.storage.tables import COLUMNS, DERIVED, TABLES, batch_of_columns, batch_of_rows, table_schemas
 
 DOCS = Path(__file__).parents[2] / "docs" / "runs.md"
 ON_PHONES = {
@@ -112,3 +115,19 @@ def test_a_resumed_selector_hears_again_what_it_heard_before(tmp_path: Path) -> 
         for field in fields(Feedback):
             np.testing.assert_array_equal(getattr(told, field.name), getattr(again, field.name))
             assert getattr(told, field.name).dtype == getattr(again, field.name).dtype
+
+
+@pytest.mark.parametrize("name", [*sorted(DERIVED), "accuracy_std"])
+def test_a_metric_cannot_be_called_what_tables_of_results_call_something_else(name: str) -> None:
+    with pytest.raises(BadInputError, match=f"A metric cannot be called '{name}'.* give your metric another name"):
+        table_schemas(("accuracy", name))
+    table_schemas(("accuracy", f"{name}_of_mine"))
+
+
+def test_names_that_are_refused_are_all_that_results_add_to_the_tables_of_a_run(tmp_path: Path) -> None:
+    """A column that is added there one day must not be that of somebody's metric either."""
+    settings = {"federation": "digits", "model": "logistic_regression", "rounds": 1, "fleet": "uniform"}
+    run = fedarena.run(settings, runs_folder=tmp_path, progress=False)
+    names = {*evaluation_curve(run), *fedarena.compare([run]).table().column_names}
+    recorded = {*run.rounds.column_names, *(f"{name}_std" for name in run.rounds.column_names)}
+    assert names - recorded - {f"{name}_std" for name in DERIVED} == DERIVED

@@ -126,6 +126,8 @@ COLUMNS = {"rounds": ROUNDS, "clients": CLIENTS, "timings": TIMINGS, "jobs": JOB
 TABLES = tuple(COLUMNS)
 # Those that not every run has: of earlier versions, or for want of anything to tell.
 SOME_TABLES = frozenset({"jobs", "classes"})
+# What curves and tables of results compute from those of a run, and call so.
+DERIVED = frozenset({"method", "seeds", "status", "bytes", "real_bytes", "hours", "virtual_hours", "wall_seconds"})
 
 
 def table_schemas(metrics: Sequence[str], more: Mapping[str, Sequence[str]] | None = None) -> dict[str, pa.Schema]:
@@ -135,6 +137,12 @@ def table_schemas(metrics: Sequence[str], more: Mapping[str, Sequence[str]] | No
     table, for parts of a run that few runs have.
     """
     whole = [metric for metric in metrics if PART not in metric]
+    derived = DERIVED | {f"{metric}_std" for metric in whole}
+    if taken := next((metric for metric in whole if metric in derived), None):
+        raise BadInputError(
+            f"A metric cannot be called {taken!r}, as tables of results call something else so; give your metric "
+            "another name (its `info`)"
+        )
     fields = {table: [(column.name, column.type) for column in columns] for table, columns in COLUMNS.items()}
     fields["rounds"] += [(name, FLOAT) for metric in whole for name in summary_names(metric)]
     fields["rounds"] += [(TRAINING_SET + metric, FLOAT) for metric in whole if not metric.startswith(PERSONAL)]
