@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import fedarena
 import warm_processes
 from fedarena.cli import main
-from fedarena.core.errors import BadInputError
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.hpo import Fidelity, Space
 from fedarena.hpo.problems import declared_names, find_declared
 from fedarena.hpo.problems.making import declare
@@ -201,6 +201,38 @@ def test_a_line_that_was_lost_with_a_process_is_written_again(tmp_path: Path) ->
     other.course(CONFIGURATION, 1.0, 0)._open()
     assert json.loads(path.read_text().splitlines()[-1]) == json.loads(last)
     assert other.query(CONFIGURATION, Fidelity(3)).metrics == expected
+
+
+def test_scores_that_are_damaged_or_gone_are_refused_by_name(tmp_path: Path) -> None:
+    asked = raw(tmp_path)
+    expected = asked.query(CONFIGURATION, Fidelity(4))
+    asked.pause()
+    (path,) = tmp_path.glob("*.scores.jsonl")
+    whole = path.read_bytes()
+    _, *lines = whole.splitlines()
+
+    def ask(*changed: bytes) -> Any:
+        path.write_bytes(b"\n" + b"\n".join(changed))
+        asked.pause()
+        return asked.query(CONFIGURATION, Fidelity(4))
+
+    second = json.loads(lines[1])
+    digit = lines[1].replace(b'"test_loss": ', b'"test_loss": 1', 1)
+    assert json.loads(digit)["test_loss"] != second["test_loss"]
+    renamed = lines[1].replace(b"checksum", b"checksun")
+    for damaged in (digit, renamed, lines[1].replace(b"loss", b"l\xffss"), lines[1][:20], b"[]", lines[0]):
+        with pytest.raises(DamagedFileError, match=rf"{path.name} lacks the scores of round 2, or is damaged"):
+            ask(lines[0], damaged, *lines[2:])
+    assert ask(*lines[:2], lines[2][:30], *lines[2:]).metrics == expected.metrics, "half a line, and the round again"
+    assert ask(*lines[:3]).metrics == expected.metrics, "the last round is scored again"
+    path.unlink()
+    with pytest.raises(DamagedFileError, match=rf"{path.name} lacks the scores of round 1.* trained again"):
+        asked.query(CONFIGURATION, Fidelity(4))
+    assert not path.exists()
+    earlier = [{name: value for name, value in json.loads(line).items() if name != "checksum"} for line in lines]
+    found = ask(*(json.dumps(line).encode() for line in earlier))
+    assert found.metrics == expected.metrics, "earlier versions wrote no checksums"
+    assert found.curve.metrics.keys() == expected.curve.metrics.keys()
 
 
 def test_courses_that_diverge_keep_what_they_had_and_cost_as_much(tmp_path: Path, played: list[int]) -> None:

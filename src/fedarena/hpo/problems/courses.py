@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedarena.core.errors import DivergedError
+from fedarena.core.errors import DamagedFileError, DivergedError
+from fedarena.core.sealed_json import CHECKSUM_KEY, checksum_of
 from fedarena.hpo.scores import EPSILON, PARTS, VARIANCE, FloatArray, score_name
 from fedarena.metrics import PERSONAL, summary_names
 from fedarena.runs.building import Experiment
@@ -145,7 +146,11 @@ class Course:
     def _reopen(self) -> Run:
         wanted, had = self.config.rounds, read_settings(self.folder / CONFIG_FILE)["rounds"]
         run = Run.reopen(self.folder, self._scored, rounds=wanted if had < wanted else None)
-        self._scored.complete(run)
+        try:
+            self._scored.complete(run)
+        except BaseException:
+            run.close()
+            raise
         return run
 
 
@@ -179,6 +184,7 @@ class ScoredParts(Observer):
         """Scores the round in which a killed run was committed, if that did not come to be written."""
         snapshot = run.snapshot
         if snapshot is not None and snapshot.round > self.last_round():
+            self._known(snapshot.round - 1)
             self._note(run.experiment, snapshot.placed(run.experiment.simulation.engine.place), None)
 
     def forget(self) -> None:
@@ -191,13 +197,9 @@ class ScoredParts(Observer):
 
     def columns(self, rounds: int) -> dict[str, list[float]]:
         """Scores after the rounds 1, 2, … by name."""
-        lines = self._lines()
-        names = dict.fromkeys(name for line in lines.values() for name in line)
-        return {
-            name: [lines.get(round, {}).get(name, np.nan) for round in range(1, rounds + 1)]
-            for name in names
-            if name != "round"
-        }
+        lines = self._known(rounds)
+        names = dict.fromkeys(name for line in lines for name in line if name not in ("round", CHECKSUM_KEY))
+        return {name: [line.get(name, np.nan) for line in lines] for name in names}
 
     def _note(self, experiment: Experiment, snapshot: Snapshot, validation: ClientScores | None) -> None:
         scored: dict[Part, ClientScores | None] = {
@@ -212,19 +214,45 @@ class ScoredParts(Observer):
                 if part != EVALUATED:
                     line[score_name(part, name)] = float(found.total) if found.total is not None else np.nan
         with open(self._path, "a", encoding="utf-8") as file:
-            file.write("\n" + json.dumps(line))  # which also ends a line that a killed process has left half-written
+            file.write("\n" + _sealed(line))  # which also ends a line that a killed process has left half-written
 
-    def _lines(self) -> dict[int, Mapping[str, float]]:
-        found: dict[int, Mapping[str, float]] = {}
-        if not self._path.exists():
-            return found
-        for text in self._path.read_text(encoding="utf-8").splitlines():
-            try:
-                line = json.loads(text)
+    def _known(self, rounds: int) -> list[Mapping[str, Any]]:
+        """The lines of the rounds 1, 2, …; refuses where one of them is not there."""
+        lines = self._lines()
+        if lacking := next((round for round in range(1, rounds + 1) if round not in lines), None):
+            raise DamagedFileError(
+                f"{self._path} lacks the scores of round {lacking}, or is damaged; put back what was there, or remove "
+                "both the file and the folder of its run beside it, which is then trained again"
+            )
+        return [lines[round] for round in range(1, rounds + 1)]
+
+    def _lines(self) -> dict[int, Mapping[str, Any]]:
+        """By round, all lines that are whole; a killed process may have left half of one, before the round's next."""
+        found: dict[int, Mapping[str, Any]] = {}
+        are_sealed = False  # as those of earlier versions are not
+        for text in self._path.read_bytes().splitlines() if self._path.exists() else ():
+            line = _unsealed(text)
+            if line is not None and (CHECKSUM_KEY in line or not are_sealed):
+                are_sealed = CHECKSUM_KEY in line
                 found[line["round"]] = line
-            except (ValueError, KeyError, TypeError):
-                continue  # a process was killed while it wrote it; the round is played again
         return found
+
+
+def _sealed(line: Mapping[str, Any]) -> str:
+    """A line that carries a checksum of itself."""
+    return json.dumps({**line, CHECKSUM_KEY: checksum_of(json.dumps(line).encode())})
+
+
+def _unsealed(text: bytes) -> dict[str, Any] | None:
+    """What a line says; None unless it is as it was written, as far as it has a checksum."""
+    try:
+        line: dict[str, Any] = json.loads(text)
+        numbers = {name: value for name, value in line.items() if name != CHECKSUM_KEY}
+        is_whole = all(type(value) in (int, float) for value in numbers.values()) and type(numbers["round"]) is int
+        is_whole &= CHECKSUM_KEY not in line or _sealed(numbers).encode() == text
+    except (ValueError, KeyError, AttributeError, RecursionError):
+        return None
+    return line if is_whole else None
 
 
 def _score(experiment: Experiment, snapshot: Snapshot, part: Part) -> ClientScores | None:
