@@ -396,6 +396,26 @@ def test_a_tracker_whose_files_are_gone_gets_the_run_from_its_beginning(tmp_path
     assert export_run(plain, settings) == 13
 
 
+def test_runs_of_one_name_keep_their_events_in_a_folder_that_they_share(tmp_path: Path) -> None:
+    """They lie in folders that are called the same, say those of two projects."""
+    board = tmp_path / "board"
+    settings = {"name": "tensorboard", "folder": str(board)}
+    first = start_run(config(rounds=3, track=settings), tmp_path / "a" / "runs").path
+    second = start_run(config(rounds=3, seed=1, track=settings), tmp_path / "b" / "runs").path
+    places = [board / "runs" / name for name in (first.name, f"{first.name}-2")]
+    check_tensorboard(first, scalars(places[0]))
+    check_tensorboard(second, scalars(places[1]))
+    assert export_run(first, settings) == export_run(second, settings) == 0, "everything is there"
+    resume_run(second, rounds=6)
+    check_tensorboard(second, scalars(places[1]))
+    for path in places[1].iterdir():
+        path.unlink()
+    assert export_run(second, settings) == 7, "its own files are gone, and written again"
+    check_tensorboard(first, scalars(places[0]))
+    check_tensorboard(second, scalars(places[1]))
+    assert sorted((board / "runs").iterdir()) == places
+
+
 def test_what_is_damaged_is_named(tmp_path: Path) -> None:
     folder = start_run(config(rounds=2), tmp_path).path
     (folder / "tracking.json").write_text("{}")

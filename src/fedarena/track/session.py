@@ -65,6 +65,7 @@ class Session:
         before = _find(_read(self.folder), self._settings) or {}
         run = TrackedRun(
             folder=self.folder,
+            id=files.run_id or "",
             name=str(config.get("name", self.folder.name)),
             group=self.folder.absolute().parent.name,
             config=config,

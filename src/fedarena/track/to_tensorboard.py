@@ -13,12 +13,16 @@ from fedarena.core.options import PathOption
 from fedarena.storage.run_data import flatten_settings
 from fedarena.track.tracker import TRACKERS, Ending, Step, TrackedRun, Tracker
 
+_EVENTS, _ENDING = "events.out.tfevents", ".fedarena"  # of event files
+_ID_CHARACTERS = 8  # of a run's id, in their names
 _STATUS = {"finished": "STATUS_SUCCESS", "interrupted": "STATUS_UNKNOWN"}
 
 
 @TRACKERS.register("tensorboard")
 class TensorBoard(Tracker):
     """Writes event files for TensorBoard: to ``tensorboard`` in the run folder, or below `folder`, by run.
+
+    Below `folder`, what another run of the same name has there is left alone: then a number is added to the name.
 
     The leading metric is there twice: over rounds, and as ``over_virtual_seconds/…`` over virtual time. Every time a
     run goes on it gets a new event file; what a killed process may have written beyond ``tracking.json`` is cut off.
@@ -35,16 +39,19 @@ class TensorBoard(Tracker):
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._metric = run.metric
-        place = run.folder / "tensorboard" if self._base is None else Path(self._base) / run.group / run.name
+        own = f"{_EVENTS}.*" if self._base is None else f"{_EVENTS}.*.{run.id[:_ID_CHARACTERS]}"
+        place = run.folder / "tensorboard"
+        if self._base is not None:
+            place = _place_of(Path(self._base) / run.group, run, own)
         place.mkdir(parents=True, exist_ok=True)
         kept = place / str(run.kept.get("file", ""))
         goes_on = kept.is_file() and kept.stat().st_size >= run.kept["bytes"]
         if goes_on:
             os.truncate(kept, run.kept["bytes"])
         else:  # a new run, or somebody has removed its files
-            for left_over in place.glob("events.out.tfevents.*.fedarena"):
+            for left_over in place.glob(f"{own}{_ENDING}"):
                 left_over.unlink()
-        self._path = _free_path(place)
+        self._path = _free_path(place, run)
         self._file: BinaryIO = open(self._path, "xb")  # noqa: SIM115  (closed in finish)
         self._records = RecordWriter(self._file)
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
@@ -69,8 +76,9 @@ class TensorBoard(Tracker):
         self._file.flush()
 
     def kept(self) -> dict[str, Any]:
-        """The event file, and how long it is."""
-        return {"file": self._path.name, "bytes": self._path.stat().st_size}
+        """The event file, its folder, and how long it is."""
+        place = self._path.parent.name
+        return {"folder": place, "file": self._path.name, "bytes": self._path.stat().st_size}
 
     def finish(self, ending: Ending) -> None:
         """Notes how the run ended and where its report lies; TensorBoard itself keeps no files."""
@@ -125,7 +133,20 @@ class TensorBoard(Tracker):
         self._write(Event(wall_time=time.time(), summary=Summary(value=[value])))
 
 
-def _free_path(folder: Path) -> Path:
+def _place_of(group: Path, run: TrackedRun, own: str) -> Path:
+    """The folder of a run among others: the one that it had, or one in which no other run has event files."""
+    had = group / str(run.kept.get("folder", run.name))
+    if run.kept.get("file") and (had / str(run.kept["file"])).is_file():
+        return had
+    number, place = 1, group / run.name
+    while set(place.glob(f"{_EVENTS}.*{_ENDING}")) - set(place.glob(f"{own}{_ENDING}")):
+        number += 1
+        place = group / f"{run.name}-{number}"
+    return place
+
+
+def _free_path(folder: Path, run: TrackedRun) -> Path:
     """A name for a new event file, which sorts behind those that are there."""
-    number = len(list(folder.glob("events.out.tfevents.*")))
-    return folder / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{number:04d}.fedarena"
+    number = len(list(folder.glob(f"{_EVENTS}.*")))
+    which = f"{int(time.time()):010d}.{socket.gethostname()}.{number:04d}.{run.id[:_ID_CHARACTERS]}"
+    return folder / f"{_EVENTS}.{which}{_ENDING}"

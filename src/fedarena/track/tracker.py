@@ -28,6 +28,7 @@ class TrackedRun:
     """The run that a tracker is opened for."""
 
     folder: Path
+    id: str  # which no other run has; empty for one of an early version
     name: str
     group: str  # the folder that it lies in: its suite, or all runs
     config: Mapping[str, Any]
