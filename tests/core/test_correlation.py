@@ -32,7 +32,7 @@ from fedarena.fleet.heterogeneity import PAPER_OPTIONS, measure_heterogeneity
 from fedarena.metrics.info import ACCURACY, MetricInfo
 from fedarena.runs.config import merge, resolve
 from fedarena.runs.run import start_run
-from fedarena.storage.run_data import RunData, load_runs
+from fedarena.storage.run_data import RunData, load_run, load_runs
 
 BASE: dict[str, Any] = {
     "federation": {"name": "digits", "partition": {"name": "iid", "clients": 20}},
@@ -200,6 +200,23 @@ def test_folders_of_the_same_name_are_not_mixed(folder: Path, tmp_path: Path) ->
     assert len(groups) == 4
     assert len({group.name for group in groups}) == 2
     assert all(group.name.endswith(f"/{folder.name}") for group in groups)
+
+
+def test_a_copy_of_a_run_counts_once(folder: Path, tmp_path: Path) -> None:
+    for name in ("deadline-0", "deadline-1"):
+        shutil.copytree(folder / name, tmp_path / "runs" / name)
+    start_run(resolve(merge(load_run(folder / "deadline-0").config, {"name": "other", "seed": 1})), tmp_path / "runs")
+    (once,) = study_correlations(load_runs([tmp_path / "runs"])).groups
+    shutil.copytree(folder / "deadline-0", tmp_path / "runs" / "deadline-0-copy")
+    told: list[tuple[int, int]] = []
+    study = study_correlations(load_runs([tmp_path / "runs"]), progress=lambda *done: told.append(done))
+    (twice,) = study.groups
+    assert [(point.runs, point.outcome) for point in twice.points] == [
+        (point.runs, point.outcome) for point in once.points
+    ]
+    (note,) = study.notes
+    assert note.startswith(f"deadline-0 ({tmp_path / 'runs' / 'deadline-0-copy'}) is left out: there is another run of")
+    assert told[-1] == (3, 3)
 
 
 def test_what_cannot_be_told_is_explained(study: Study) -> None:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from fedarena.display.report.methods import left_out_lines
+from fedarena.analysis.distinct import left_out_lines
 from fedarena.display.terminal import caution_lines
 from fedarena.storage.run_data import find_runs, label_runs, load_run
 

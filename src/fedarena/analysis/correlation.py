@@ -27,6 +27,7 @@ from fedarena.analysis.association import (
     spearman,
     varies,
 )
+from fedarena.analysis.distinct import distinct_runs, left_out_lines
 from fedarena.analysis.leading_metric import baseline_of, leading_metric
 from fedarena.core.errors import BadInputError
 from fedarena.core.files import write_text
@@ -126,6 +127,9 @@ def study_correlations(
             "There is nothing to correlate: no finished run has a fleet and the protocol deadline or readiness"
             + (f" ({notes[0]})" if notes else "")
         )
+    for key, members in by_group.items():
+        notes += left_out_lines(members)
+        by_group[key] = distinct_runs(members)
     names = _distinct_names([folder for folder, *_ in by_group])
     measured = _Measured(repetitions, sum(map(len, by_group.values())), progress)
     groups = []

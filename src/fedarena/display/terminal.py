@@ -9,6 +9,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from fedarena.analysis.distinct import distinct_runs, left_out_lines
 from fedarena.analysis.leading_metric import baseline_of, leading_metrics
 from fedarena.core.console import as_markup
 from fedarena.core.registry import Registry
@@ -20,7 +21,6 @@ from fedarena.display.fleets.picture import compute_column, distribution_of, net
 from fedarena.display.report.cautions import cautions
 from fedarena.display.report.classes.section import shown_classes
 from fedarena.display.report.classes.table import ClassTable, class_tables
-from fedarena.display.report.methods import distinct_runs, left_out_lines
 from fedarena.display.report.policy.told import policy_sentence
 from fedarena.display.report.tables.differences import differences_of, short_lines
 from fedarena.display.report.tables.few_clients import NamedClients, named_clients

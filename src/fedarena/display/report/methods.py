@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fedarena.analysis.distinct import distinct_runs
 from fedarena.analysis.leading_metric import baseline_of
 from fedarena.core.errors import BadInputError
 from fedarena.metrics import elapsed_hours
@@ -89,32 +90,6 @@ def mean_curves(runs: Sequence[RunData]) -> Iterator[tuple[Method, Mapping[str, 
         curve = method.mean_curve()
         if curve and curve["round"].size:
             yield method, curve
-
-
-def distinct_runs(runs: Sequence[RunData]) -> list[RunData]:
-    """One run for each label and seed: the first finished one, or the first where none is finished."""
-    kept: dict[tuple[str, int], RunData] = {}
-    for run in runs:
-        key = (run.label, seed_of(run))
-        replaces = run.status == "finished" and key in kept and kept[key].status != "finished"
-        if key not in kept or replaces:
-            kept[key] = run
-    return list(kept.values())
-
-
-def left_out_lines(runs: Sequence[RunData]) -> list[str]:
-    """Which runs are not shown because there is another one of the same method and seed, a sentence for each."""
-    kept = {run.path.resolve() for run in distinct_runs(runs)}
-    again = {path: run for run in runs if (path := run.path.resolve()) not in kept}
-    return [
-        f"{run.name} ({run.path}) is left out: there is another run of {run.label} with seed {seed_of(run)}."
-        for run in again.values()
-    ]
-
-
-def seed_of(run: RunData) -> int:
-    """The seed that a run was started with."""
-    return int(run.config["seed"])
 
 
 def column(table: pa.Table, name: str) -> FloatArray:

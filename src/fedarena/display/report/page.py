@@ -14,6 +14,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from fedarena.analysis.distinct import distinct_runs
 from fedarena.analysis.leading_metric import leading_metric, leading_metrics
 from fedarena.core.files import write_text
 from fedarena.display.drawing.html import Html, embed, join, script_safe, swatch_colour, tag
@@ -23,7 +24,7 @@ from fedarena.display.report.attack.section import attacks
 from fedarena.display.report.classes.section import classes
 from fedarena.display.report.classes.table import tells_classes
 from fedarena.display.report.clock.section import time_and_devices
-from fedarena.display.report.methods import distinct_runs, has_clock
+from fedarena.display.report.methods import has_clock
 from fedarena.display.report.policy.section import policies
 from fedarena.display.report.policy.told import has_policy
 from fedarena.display.report.privacy.section import privacy

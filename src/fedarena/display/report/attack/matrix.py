@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import plotly.graph_objects as go
 
+from fedarena.analysis.distinct import distinct_runs
 from fedarena.analysis.leading_metric import leading_metric, runs_with
 from fedarena.display.drawing.marks import shortened
 from fedarena.display.drawing.metrics import as_title
@@ -17,7 +18,7 @@ from fedarena.display.drawing.stack import Panel, add_axes, add_heading, stack
 from fedarena.display.drawing.style import INK, PAPER, QUIET_INK, SERIES_LIGHT, empty_figure, figure_text
 from fedarena.display.report.attack.judged import attack_of, is_attacked
 from fedarena.display.report.attack.variants import described
-from fedarena.display.report.methods import FloatArray, Method, column, distinct_runs, evaluation_curve
+from fedarena.display.report.methods import FloatArray, Method, column, evaluation_curve
 from fedarena.display.report.tables.final_row import Spread
 from fedarena.metrics.info import MetricInfo
 from fedarena.storage.run_data import RunData

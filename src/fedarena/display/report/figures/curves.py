@@ -8,21 +8,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
+from fedarena.analysis.distinct import distinct_runs, seed_of
 from fedarena.analysis.leading_metric import leading_metric, runs_with
 from fedarena.display.drawing.marks import add_baselines, add_line, add_points, evenly, points_per_line
 from fedarena.display.drawing.metrics import as_title, hover_value
 from fedarena.display.drawing.style import QUIET_INK, Style, band_colour, empty_figure, figure_text, styles
 from fedarena.display.drawing.units import HOURS, fitting_unit
-from fedarena.display.report.methods import (
-    FloatArray,
-    baselines,
-    distinct_runs,
-    evaluation_curve,
-    has_clock,
-    mean_curves,
-    methods_of,
-    seed_of,
-)
+from fedarena.display.report.methods import FloatArray, baselines, evaluation_curve, has_clock, mean_curves, methods_of
 from fedarena.metrics import PERSONAL, TRAINING_SET
 from fedarena.metrics.info import MetricInfo
 from fedarena.storage.run_data import RunData

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from fedarena.analysis.distinct import left_out_lines, seed_of
 from fedarena.analysis.leading_metric import leading_metrics
 from fedarena.display.drawing.html import Html, join, tag
 from fedarena.display.drawing.units import count, listing
 from fedarena.display.report.cautions import BROKEN, cautions
 from fedarena.display.report.compare_settings import differing_keys
-from fedarena.display.report.methods import left_out_lines, seed_of
 from fedarena.storage.run_data import RunData
 
 _VERDICTS: Final = {"running": "is still running", "interrupted": "was interrupted"}

@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
+from fedarena.analysis.distinct import seed_of
 from fedarena.display.drawing.html import Html, join, tag
 from fedarena.display.drawing.units import ABSENT, BYTES, quantity
 from fedarena.display.report.compare_settings import as_text, as_yaml, differing_keys, in_common
-from fedarena.display.report.methods import methods_of, seed_of
+from fedarena.display.report.methods import methods_of
 from fedarena.display.report.sections.elements import swatches, table
 from fedarena.storage.run_data import RunData, flatten_settings
 

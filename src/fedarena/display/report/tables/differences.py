@@ -7,18 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fedarena.analysis.comparison import FEWEST_CLIENTS, Comparison, MethodScores, Pair, compare_methods
+from fedarena.analysis.distinct import seed_of
 from fedarena.analysis.leading_metric import runs_with
 from fedarena.analysis.paired import SIGNIFICANT
 from fedarena.display.drawing.metrics import decimals_of
 from fedarena.display.drawing.units import ABSENT, count, listing
-from fedarena.display.report.methods import (
-    Method,
-    conditions,
-    last_evaluation,
-    methods_of,
-    scores_by_client,
-    seed_of,
-)
+from fedarena.display.report.methods import Method, conditions, last_evaluation, methods_of, scores_by_client
 from fedarena.metrics.info import MetricInfo
 from fedarena.storage.run_data import RunData
 

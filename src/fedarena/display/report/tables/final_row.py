@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedarena.analysis.distinct import seed_of
 from fedarena.analysis.leading_metric import baseline_of
 from fedarena.display.drawing.units import listing
 from fedarena.display.report.methods import (
@@ -21,7 +22,6 @@ from fedarena.display.report.methods import (
     has_clock,
     jobs_of,
     last_evaluation,
-    seed_of,
 )
 from fedarena.display.report.privacy.spent import spent_by
 from fedarena.metrics import PERSONAL, cost_to_level, wasted_share
