@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -159,18 +160,25 @@ class Comparison(Sequence[Result]):
         """One row per method after its last evaluated round, as the report's table of results has it.
 
         Numbers are means over seeds, and ``…_std`` their standard deviation, empty for a single seed. The score is that
-        of `metric`, by default the one that the runs lead with.
+        of `metric`, by default the one that the runs lead with; it is empty for methods that do not measure it.
         """
         found = display.final_table(self.runs, None if metric is None else self._metric(metric))
         name = found.metric.name
+        of_method = {row.label: row for row in found.rows}
+        no_score: dict[str, Any] = dict.fromkeys(("score", "score_by_client", "score_worst_decile", "personal_score"))
+        for label in self.methods:
+            if label not in of_method:
+                (row,) = display.final_table([run for run in self.runs if run.label == label]).rows
+                of_method[label] = replace(row, **no_score)
+        metrics = dict.fromkeys(known for row in of_method.values() for known in row.metrics)
         rows = []
-        for row in found.rows:
+        for row in (of_method[label] for label in self.methods):
             scores = {
                 name: row.score,
                 f"{name}_by_client": row.score_by_client,
                 f"{name}_worst_decile": row.score_worst_decile,
                 f"personal_{name}": row.personal_score,
-                **row.metrics,
+                **{known: row.metrics.get(known) for known in metrics},
                 "epsilon": row.epsilon,
                 "attack_success": row.attack_success,
                 "bytes": row.bytes,

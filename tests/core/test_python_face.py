@@ -115,6 +115,22 @@ def test_comparing_runs_however_they_are_given(tmp_path: Path, monkeypatch: pyte
             fedarena.compare(wrong)
 
 
+def test_a_method_that_does_not_measure_the_leading_metric_has_a_row_without_it(tmp_path: Path) -> None:
+    where = {"runs_folder": tmp_path, "progress": False}
+    f1 = fedarena.run(FAST, **where, name="f1", task={"metrics": ["macro_f1"]}, label="by f1")
+    runs = [fedarena.run(FAST, **where, name=f"a{seed}", seed=seed, label="usual") for seed in (0, 1)]
+    comparison = fedarena.compare([f1, *runs])
+    first, second = comparison.table().to_pylist()
+    assert [first["method"], second["method"]] == comparison.methods == ["by f1", "usual"]
+    assert first["macro_f1"] == f1.summary["final"]["macro_f1"]
+    assert first["accuracy"] is first["accuracy_by_client"] is first["accuracy_worst_decile"] is None
+    assert [first["loss"], first["round"], first["seeds"]] == [f1.summary["final"]["loss"], 2, 1]
+    assert second["macro_f1"] is None
+    assert second == {"macro_f1": None, **fedarena.compare(runs).table().to_pylist()[0]}
+    assert comparison.table("macro_f1").to_pylist()[1]["macro_f1"] is None
+    assert list(comparison.to_pandas()["method"]) == comparison.methods
+
+
 def test_federations_and_fleets_are_found_by_name(tmp_path: Path) -> None:
     assert "digits" in dir(fedarena.federations)
     assert "digits" in list(fedarena.federations)
