@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedarena.core.console import Screen
 from fedarena.core.errors import BadInputError
-from fedarena.core.options import part_path
+from fedarena.core.options import by_path
 from fedarena.core.user_warnings import warn_user
 from fedarena.data import Federation
 from fedarena.display.running import resume_with_report, run_suite_with_report, run_with_report
@@ -291,7 +291,7 @@ def _as_in_a_file(value: Any) -> Any:
         raise BadInputError("Runs of a suite find a fleet by its folder: save it, and give {'name': 'file', 'path': …}")
     if isinstance(value, Path):
         return str(value)
-    return part_path(value) if callable(value) and hasattr(value, "__qualname__") else value
+    return by_path(value)
 
 
 def _store_of(federation: Federation) -> dict[str, str]:

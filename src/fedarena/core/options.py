@@ -49,9 +49,7 @@ def resolve_part(registry: Registry[Any], value: Any, where: str) -> dict[str, A
     if not isinstance(value, Mapping) or "name" not in value:
         raise BadInputError(f"{where} must be a name or a mapping with a name, not {quoted(value)}")
     options = dict(value)
-    name = options.pop("name")
-    if callable(name) and hasattr(name, "__qualname__"):
-        name = part_path(name)
+    name = by_path(options.pop("name"))
     if isinstance(name, os.PathLike):
         name = os.fsdecode(name)
     if not isinstance(name, str):
@@ -66,6 +64,11 @@ def resolve_part(registry: Registry[Any], value: Any, where: str) -> dict[str, A
 def part_path(part: Any) -> str:
     """The name under which a class or a function is found that is not registered."""
     return f"{part.__module__}:{part.__qualname__}"
+
+
+def by_path(value: Any) -> Any:
+    """What a file would have: the path of a class or a function, and anything else as it is."""
+    return part_path(value) if callable(value) and hasattr(value, "__qualname__") else value
 
 
 def parts_in(registry: Registry[Any], settings: Mapping[str, Any]) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -23,6 +23,7 @@ import platformdirs
 from fedarena.core.declared import as_declared
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.options import resolve_part
+from fedarena.core.outside_text import quoted
 from fedarena.core.registry import Registry
 from fedarena.data.raw.folders import files_below
 from fedarena.data.raw.tarballs import unpacked
@@ -60,7 +61,38 @@ def load_federation(
 def assign_clients(partition: Mapping[str, Any], labels: AnyArray) -> IntArray:
     """The client of every sample, by the partitioner ``partition["name"]``; the other entries are its options."""
     resolved = resolve_part(PARTITIONERS, dict(partition), "partition")
-    return PARTITIONERS.get(resolved.pop("name"))(np.asarray(labels), **resolved)
+    name = resolved.pop("name")
+    handed_over = np.array(labels)  # a copy, as somebody's own partitioner may write into it
+    clients = PARTITIONERS.get(name)(handed_over, **resolved)
+    if not np.array_equal(handed_over, labels):
+        raise BadInputError(
+            f"The partitioner {quoted(name)} changes the labels it is given, so its clients need not be those of the "
+            "samples in their order; let it work on a copy: labels = labels.copy()"
+        )
+    return _checked_clients(clients, len(handed_over), name)
+
+
+def _checked_clients(clients: Any, samples: int, partitioner: str) -> IntArray:
+    """The client of every sample as a partitioner gave it, which may be somebody's own and give anything."""
+    try:
+        given = np.asarray(clients)
+    except (ValueError, TypeError, RuntimeError):  # lists of unequal lengths, a tensor on a GPU
+        given = np.empty(0, dtype=object)
+    if given.dtype.kind not in "biuf" or given.ndim != 1:
+        wrong = quoted(clients)
+    elif len(given) != samples:
+        wrong = f"{len(given):,} numbers"
+    else:
+        with np.errstate(invalid="ignore"):  # what is no number is told below
+            numbers = given.astype(np.int64)
+        strange = np.flatnonzero((numbers != given) | (numbers < 0))
+        if not len(strange):
+            return numbers
+        wrong = f"{given[strange[0]]} for sample {strange[0]}"
+    raise BadInputError(
+        f"The partitioner {quoted(partitioner)} must return the client of each of the {samples:,} samples, an array of "
+        f"whole numbers from 0 in the order of the labels, but it returned {wrong}"
+    )
 
 
 def cache_folder() -> Path:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.options import by_path
 from fedarena.core.outside_text import as_file_name
 from fedarena.data.registry import Progress, cache_folder
 from fedarena.data.store.federation import MANIFEST_NAME, Federation
@@ -70,7 +71,7 @@ def build_once(
     build: Callable[[OwnBuild], None],
 ) -> Federation:
     """The federation that `build` writes, unless it is there: the same options, and data in the same state."""
-    recorded = json.loads(json.dumps(dict(options), default=str))
+    recorded = json.loads(json.dumps(dict(options), default=lambda value: str(by_path(value))))
     recorded["state"] = _digest(state)
     source = SourceSpec(name=kind, version=VERSION, options=recorded)
 

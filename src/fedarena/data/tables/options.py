@@ -9,6 +9,7 @@ from typing import Any, get_args
 import numpy as np
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.options import by_path
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.data.splits import SampleOrder, Split, SplitKind
@@ -78,10 +79,12 @@ class TableOptions:
         if others["client"] in others["label"]:
             raise BadInputError(f"label names {quoted(others['client'])}, which client names, too.")
         chosen = {"name": partition} if isinstance(partition, str) else partition
+        if chosen is not None:
+            chosen = {key: by_path(value) for key, value in chosen.items()}
         given = {"split": split, "train_fraction": train_fraction, "validation_fraction": validation_fraction}
         given["split_seed"] = split_seed
         return cls(
-            partition=None if chosen is None else dict(chosen),
+            partition=chosen,
             missing=_treatments(missing),
             na_values=_marks(na_values),
             split=_split(given, others["part"], others["group"]),
