@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,8 @@ import pytest
 
 import fedarena
 from fedarena.core.errors import BadInputError
-from fedarena.data.registry import assign_clients
+from fedarena.data import Federation, load_federation
+from fedarena.data.registry import assign_clients, cached_path
 
 LABELS = np.array([2, 0, 1, 0, 2, 1])
 PICTURES = np.arange(6 * 16, dtype=np.uint8).reshape(6, 4, 4)
@@ -108,3 +112,42 @@ def test_a_partitioner_may_be_the_function_itself() -> None:
     pictures = fedarena.from_images(PICTURES, label=LABELS, partition=partition)
     assert pictures.source.options["partition"] == {"name": own(in_turns), "clients": 2}
     assert table.num_clients == pictures.num_clients == 2
+
+
+def pictures_by(partition: str) -> Federation:
+    return fedarena.from_images(PICTURES, label=LABELS, partition=partition)
+
+
+def texts_by(partition: str) -> Federation:
+    rows = {"text": ["a b", "c d", "e"] * 2, "mood": LABELS.tolist()}
+    return fedarena.from_texts(rows, text="text", label="mood", partition=partition)
+
+
+def digits_by(partition: str) -> Federation:
+    return load_federation("digits", {"partition": {"name": partition}})
+
+
+@pytest.mark.parametrize("made", [pictures_by, texts_by, digits_by])
+def test_an_edited_partitioner_deals_anew(
+    made: Callable[[str], Federation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file that changes within a second
+    found = []
+    for clients in (2, 3, 2):
+        source = f"import numpy\ndef deal(labels):\n    return numpy.arange(len(labels)) % {clients}\n"
+        (tmp_path / "own_dealer.py").write_text(source)
+        sys.modules.pop("own_dealer", None)
+        importlib.invalidate_caches()
+        found.append(made("own_dealer:deal"))
+    sys.modules.pop("own_dealer")
+    assert [one.num_clients for one in found] == [2, 3, 2]
+    assert found[0].path == found[2].path  # what was dealt so before is still there
+
+
+def test_stores_of_built_in_partitioners_keep_their_names() -> None:
+    iid = {"name": "iid", "clients": 2}
+    assert cached_path("digits", {"partition": iid | {"clients": 10}}).name == "digits-f83e49a3eab55f5f"
+    assert cached_path("diabetes").name == "diabetes-5817b2245d7e6287"
+    pictures = fedarena.from_images(PICTURES, label=LABELS.tolist(), partition=iid)
+    assert pictures.path.name == "images-images-07058fa172b493dc"

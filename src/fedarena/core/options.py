@@ -75,10 +75,15 @@ def parts_in(registry: Registry[Any], settings: Mapping[str, Any]) -> Iterator[t
     """The part that complete settings name, and those that its options name, each with its name."""
     part = registry.get(settings["name"])
     yield settings["name"], part
+    yield from parts_among(part, settings)
+
+
+def parts_among(part: Callable[..., Any], options: Mapping[str, Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The parts that complete options of a part name, each with its name."""
     _, choices = _options_model(part)
     for key, choice in choices.items():
-        if isinstance(settings.get(key), Mapping):
-            yield from parts_in(choice.registry, settings[key])
+        if isinstance(options.get(key), Mapping):
+            yield from parts_in(choice.registry, options[key])
 
 
 def with_name(value: Any, default: Any) -> Any:

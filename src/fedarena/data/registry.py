@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,11 @@ import platformdirs
 
 from fedarena.core.declared import as_declared
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.options import resolve_part
+from fedarena.core.options import parts_among, resolve_part
 from fedarena.core.outside_text import quoted
+from fedarena.core.own import is_own
 from fedarena.core.registry import Registry
+from fedarena.core.user_warnings import warn_user
 from fedarena.data.raw.folders import files_below
 from fedarena.data.raw.tarballs import unpacked
 from fedarena.data.store.federation import Federation
@@ -93,6 +95,19 @@ def _checked_clients(clients: Any, samples: int, partitioner: str) -> IntArray:
         f"The partitioner {quoted(partitioner)} must return the client of each of the {samples:,} samples, an array of "
         f"whole numbers from 0 in the order of the labels, but it returned {wrong}"
     )
+
+
+def own_fingerprints(parts: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """What changes with the source of those parts that are somebody's own, as what they made is made anew then."""
+    own = [(name, part) for name, part in parts if ":" in name or is_own(part)]
+    if not own:
+        return {}
+    from fedarena.core.own_source import source_of  # which needs torch, as built-in parts do not
+
+    source = source_of(own)
+    for note in source.notes:
+        warn_user(note)
+    return source.fingerprints
 
 
 def cache_folder() -> Path:
@@ -179,8 +194,10 @@ class CachedSource:
 
     def path(self, **options: Any) -> Path:
         """Where the store is or would be."""
-        key = json.dumps([self._build.__module__, self._spec(options).model_dump(mode="json")], sort_keys=True)
-        stem = f"{self._build.__name__}-{_digest(key)}"
+        key = [self._build.__module__, self._spec(options).model_dump(mode="json")]
+        if own := own_fingerprints(parts_among(self, options)):
+            key.append(own)
+        stem = f"{self._build.__name__}-{_digest(json.dumps(key, sort_keys=True))}"
         if self.reads is None:
             return cache_folder() / stem
         try:

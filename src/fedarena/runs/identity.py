@@ -14,6 +14,7 @@ from torch import nn
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.outside_text import as_file_name
+from fedarena.core.own_source import OwnSource
 from fedarena.core.words import some
 from fedarena.data import Federation
 from fedarena.models import Task, constant_tensors
@@ -24,7 +25,7 @@ from fedarena.runs.config import NOT_DECISIVE, RunConfig
 from fedarena.runs.deciding import describe_policy
 from fedarena.runs.deployed import DeployOptions
 from fedarena.runs.environment import describe_environment, describe_repositories
-from fedarena.runs.own_source import OwnSource, own_source
+from fedarena.runs.own_source import own_source
 from fedarena.simulate.simulation import Simulation, transferred_bytes
 from fedarena.storage.checkpoint import FORMAT, read_state
 from fedarena.storage.run_files import (

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.options import by_path
+from fedarena.core.options import by_path, parts_in, resolve_part
 from fedarena.core.outside_text import as_file_name
-from fedarena.data.registry import Progress, cache_folder
+from fedarena.data.registry import PARTITIONERS, Progress, cache_folder, own_fingerprints
 from fedarena.data.store.federation import MANIFEST_NAME, Federation
 from fedarena.data.store.schema import AttributeType, ColumnSpec, SourceSpec, TaskSpec
 from fedarena.data.store.writer import FederationWriter, StoreExistsError
@@ -73,6 +73,10 @@ def build_once(
     """The federation that `build` writes, unless it is there: the same options, and data in the same state."""
     recorded = json.loads(json.dumps(dict(options), default=lambda value: str(by_path(value))))
     recorded["state"] = _digest(state)
+    if (partition := options.get("partition")) is not None:
+        made_by = parts_in(PARTITIONERS, resolve_part(PARTITIONERS, partition, "partition"))
+        if own := own_fingerprints(made_by):
+            recorded["own_source"] = own
     source = SourceSpec(name=kind, version=VERSION, options=recorded)
 
     def write(folder: Path) -> None:

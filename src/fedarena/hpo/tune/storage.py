@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import fingerprint_of, write_text
 from fedarena.core.outside_text import quoted
+from fedarena.core.own_source import OwnSource
 from fedarena.core.words import some
 from fedarena.core.yaml_files import read_yaml
 from fedarena.hpo.space import Space
@@ -27,7 +28,6 @@ from fedarena.hpo.tune.objectives import Objective, parse_constraint
 from fedarena.hpo.tune.options import parse_options, usual_population
 from fedarena.hpo.tune.plan import TuningPlan
 from fedarena.runs.config import resolve, to_yaml
-from fedarena.runs.own_source import OwnSource
 from fedarena.storage.run_data import DATA, flatten_settings
 
 STUDY_FILE = "study.yaml"
