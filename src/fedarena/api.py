@@ -295,6 +295,14 @@ def _as_in_a_file(value: Any) -> Any:
 
 
 def _store_of(federation: Federation) -> dict[str, str]:
+    """Where it is found again; what is only in memory would be lost when a run is resumed, or in a suite."""
+    has_own = type(federation) is not Federation or any(hasattr(Federation, name) for name in vars(federation))
+    if has_own:
+        raise BadInputError(
+            f"The federation {federation.name!r} has methods of its own, but resumed runs and suites find only its "
+            f"folder {federation.path}; write what it gives into a store (fedarena.data.FederationWriter), or name a "
+            "function that makes it: federation='package.module:function'"
+        )
     return {"name": "store", "path": str(federation.path)}
 
 

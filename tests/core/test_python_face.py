@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import yaml
 import fedarena
 from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
+from fedarena.data import Federation
 
 FAST = {
     "federation": "digits",
@@ -182,6 +185,32 @@ def test_suites_know_a_federation_that_was_handed_in(tmp_path: Path) -> None:
     assert found[0].config["federation"] == {"name": "store", "path": str(federation.path)}
     with pytest.raises(BadInputError, match="find a fleet by its folder"):
         fedarena.suite(base=base, fleet=fedarena.fleets.ideal(), runs_folder=tmp_path)
+
+
+class ZeroLabels(Federation):
+    """A store of which one method gives something else."""
+
+    def samples(self, clients, part="all", columns=None):
+        found = super().samples(clients, part, columns)
+        return replace(found, columns={**found.columns, "y": 0 * found.columns["y"]})
+
+
+def _with_another_method(path: Path) -> Federation:
+    federation = Federation.open(path)
+    federation.samples = ZeroLabels.open(path).samples  # type: ignore[method-assign]
+    return federation
+
+
+@pytest.mark.parametrize("made", [ZeroLabels.open, _with_another_method])
+def test_a_federation_with_methods_of_its_own_is_refused_as_no_resumed_run_would_have_them(
+    tmp_path: Path, made: Callable[[Path], Federation]
+) -> None:
+    federation = made(fedarena.federations.digits(partition={"name": "iid", "clients": 10}).path)
+    with pytest.raises(BadInputError, match="has methods of its own, but resumed runs and suites find only its folder"):
+        fedarena.run(federation=federation, rounds=1, runs_folder=tmp_path, progress=False)
+    with pytest.raises(BadInputError, match="has methods of its own"):
+        fedarena.suite(name="two", base={"federation": federation}, runs_folder=tmp_path, progress=False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_warnings_are_shown_where_the_user_called(tmp_path: Path) -> None:
