@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -382,3 +383,41 @@ def test_numbers_and_dates_in_disguise_are_told(words: list[str]) -> None:
 def test_words_are_no_numbers_in_disguise(words: list[str]) -> None:
     table = {"who": WHO, "x": words, "z": [1, 2, 3, 4], "y": [0, 1, 0, 1]}
     assert not any("look like" in note for note in made(table).notes)
+
+
+@pytest.mark.parametrize(
+    ("column", "mark"),
+    [
+        (np.array([1, -99.9, 2, 3], dtype=np.float32), -99.9),
+        (np.array([1, -99.9, 2, 3], dtype=np.float16), -99.9),
+        (np.array([1, -99.9, 2, 3], dtype=np.float64), "-99.90"),
+        (np.array([1, 1e20, 2, 3]), 1e20),
+        (np.array([1, 1e20, 2, 3]), "1E+20"),
+        (np.array([1, 1e20, 2, 3]), 10**20),
+        (np.array([1, 9.96921e36, 2, 3], dtype=np.float32), 9.96921e36),
+        (np.array([1, -(2**63), 2, 3]), -(2**63)),
+        (np.array([1, -(2**63), 2, 3]), -(2.0**63)),
+        (np.array([1, 2**64 - 1, 2, 3], dtype=np.uint64), str(2**64 - 1)),
+        ([Decimal(1), Decimal(2**60), Decimal(2), Decimal(3)], 2**60),
+        ([Decimal("1.5"), Decimal("-99.9"), Decimal(2), Decimal(3)], -99.9),
+        (["1", "1E+20", "2", "3"], 1e20),
+        (["1", "1" + 20 * "0", "2", "3"], "1e20"),
+        (["1", f"{-99.9:.18e}", "2", "3"], -99.9),
+        (["1", str(-(2**63)), "2", "3"], -(2**63)),
+    ],
+)
+def test_a_mark_of_missing_values_is_found_whatever_its_size_and_the_type_of_its_column(column: Any, mark: Any) -> None:
+    table = {"who": WHO, "y": [0, 1, 0, 1], "n": column}
+    found = made(table, na_values=mark, missing="zero")
+    assert inputs(found)[1].tolist() == [0.0]
+    assert inputs(found).astype(bool).sum() == 3
+    assert any(note.endswith("became zero: n (1).") for note in found.notes)
+
+
+@pytest.mark.parametrize("as_type", [int, Decimal, str])
+def test_a_mark_of_missing_values_is_no_neighbour_of_it(as_type: type) -> None:
+    codes = [as_type(2**60 + number) for number in range(4)]
+    found = made(
+        {"who": WHO, "y": [0, 1, 0, 1], "n": codes}, na_values=2**60 + 1, missing="drop", categorical=["n"], label="y"
+    )
+    assert found.columns["x"].names == tuple(f"n={2**60 + number}" for number in (0, 2, 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -88,12 +89,33 @@ class Marks:
     """What stands for a missing value in a column, and how numbers are written in its texts."""
 
     texts: tuple[str, ...]
-    numbers: tuple[float, ...]  # also those that were given as text
+    numbers: tuple[float, ...] = ()  # also those that were given as text
+    whole: frozenset[int] = frozenset()  # those of them that are whole, of which a float has not every digit
     form: NumberForm = USUAL_FORM
 
     def has(self, text: str) -> bool:
         """Whether a text stands for a missing value."""
-        return text in self.texts or (bool(self.numbers) and as_number(text) in self.numbers)
+        return text in self.texts or self._has_number(text)
+
+    def _has_number(self, text: str) -> bool:
+        if _WHOLE.fullmatch(text):
+            return not self.whole.isdisjoint(_whole_numbers(text))
+        return _any_number(text) in self.numbers
+
+    def among(self, texts: Sequence[str]) -> Mask:
+        """Which texts are numbers that stand for a missing value."""
+        return np.array([bool(self.numbers) and self._has_number(text) for text in texts], dtype=bool)
+
+    def in_column(self, array: pa.ChunkedArray, values: Floats) -> Mask:
+        """Which numbers of a column stand for a missing value; whole ones are compared in all their digits."""
+        if _is_whole(array.type):
+            marks = [mark for mark in map(Decimal, self.whole) if _fits(mark, array.type)]
+            found = pc.is_in(array, value_set=pa.array(marks, array.type))
+            return np.array(found.to_numpy(), dtype=bool)
+        dtype = array.type.to_pandas_dtype() if pa.types.is_floating(array.type) else np.float64
+        with np.errstate(over="ignore"):
+            as_stored = np.array(self.numbers, dtype=np.float64).astype(dtype).astype(np.float64)
+        return np.isin(values, as_stored[np.isfinite(as_stored)])
 
 
 class MissingMarks:
@@ -109,12 +131,44 @@ class MissingMarks:
     def of(self, column: str) -> Marks:
         """Those of a column, with what means nothing everywhere."""
         marks = [*self._marks.get(ALL_COLUMNS, ()), *self._marks.get(column, ())]
-        numbers = [as_number(mark) for mark in marks]
+        numbers = [_any_number(mark) for mark in marks]
         return Marks(
             (*NA_TEXTS, *(mark for mark in marks if isinstance(mark, str))),
             tuple(number for number in numbers if number is not None),
+            frozenset(whole for mark in marks for whole in _whole_numbers(mark)),
             self._form,
         )
+
+
+def _any_number(value: str | float) -> float | None:
+    """The number that a mark or a text is, however large; None for words."""
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if np.isfinite(number) and not (isinstance(value, str) and "_" in value) else None
+
+
+def _whole_numbers(value: str | float) -> set[int]:
+    """The same with all digits if it is whole: as it is written, and as the float that is written so."""
+    number = _any_number(value)
+    if number is None:
+        return set()
+    is_exact = isinstance(value, int) or (isinstance(value, str) and _WHOLE.fullmatch(value) is not None)
+    meant = [Decimal(str(value)), *([] if is_exact else [Decimal(number)])]
+    return {int(one) for one in meant if one == one.to_integral_value()}
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0))
+
+
+def _fits(number: Decimal, kind: pa.DataType) -> bool:
+    try:
+        pa.scalar(number, kind)
+    except (pa.ArrowInvalid, OverflowError):
+        return False
+    return True
 
 
 def read_values(
@@ -134,8 +188,9 @@ def read_values(
     if pa.types.is_boolean(kind):
         return Numbers(_as_floats(array.cast(pa.int8())), are_booleans=True)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        found = _marked(name, Numbers(_as_floats(array)), marks, where)
-        return _with_exact(found, *_encoded(array)) if pa.types.is_integer(kind) and _needs_exact(found) else found
+        values = _as_floats(array)
+        found = _marked(name, Numbers(values), marks.in_column(array, values), where)
+        return _with_exact(found, *_encoded(array)) if _is_whole(kind) and _needs_exact(found) else found
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return _read_texts(name, array.cast(pa.large_string()), marks, where, words_by, as_text)
     holds = "dates or times" if pa.types.is_temporal(kind) else f"values of the type {kind}"
@@ -150,11 +205,9 @@ def _as_floats(array: pa.ChunkedArray) -> Floats:
     return np.array(pc.fill_null(numbers, np.nan).to_numpy(), dtype=np.float64)
 
 
-def _marked(name: str, numbers: Numbers, marks: Marks, where: Where) -> Numbers:
+def _marked(name: str, numbers: Numbers, are_marks: Mask, where: Where) -> Numbers:
     """Numbers without those that stand for a missing one; what is infinite is refused."""
-    values = numbers.values
-    for mark in marks.numbers:
-        values[values == mark] = np.nan
+    values = np.where(are_marks, np.nan, numbers.values)
     infinite = np.flatnonzero(np.isinf(values))
     if len(infinite):
         row = int(infinite[0])
@@ -176,16 +229,17 @@ def _read_texts(
         if not marks.form.is_usual:
             _check_points(name, distinct.to_pylist(), plain.to_pylist(), codes, marks.form, where)
         if as_text and _are_codes(distinct.to_pylist(), numbers.values):
-            return _without_marks(_sorted_words(distinct.to_pylist(), codes), marks.numbers)
+            return _without_marks(_sorted_words(distinct.to_pylist(), codes), marks)
         values = np.append(numbers.values, np.nan)[codes]
-        found = _marked(name, Numbers(values, numbers.are_booleans), marks, where)
+        are_marks = np.append(marks.among(plain.to_pylist()), False)[codes]
+        found = _marked(name, Numbers(values, numbers.are_booleans), are_marks, where)
         if _needs_exact(found) and all(_WHOLE.fullmatch(text) for text in plain.to_pylist()):
             return _with_exact(found, codes, plain)
         return found
     words: list[str] = distinct.to_pylist()
     if words_by is not None:
         _check_are_words(name, words, plain.to_pylist(), codes, where, words_by)
-    return _without_marks(_sorted_words(words, codes), marks.numbers)
+    return _without_marks(_sorted_words(words, codes), marks)
 
 
 def _sorted_words(words: list[str], codes: IntArray) -> Words:
@@ -295,10 +349,10 @@ def _first_of_most(are_such: list[bool], codes: IntArray, rows: IntArray) -> int
     return int(such[0]) if 2 * len(such) > len(rows) else None
 
 
-def _without_marks(words: Words, marks: Sequence[float]) -> Words:
+def _without_marks(words: Words, marks: Marks) -> Words:
     """Words that are numbers may be marks of missing values, too."""
-    is_mark = np.array([as_number(word) in marks for word in words.words], dtype=bool)
-    if not marks or not is_mark.any():
+    is_mark = marks.among(words.words)
+    if not is_mark.any():
         return words
     place = np.append(np.where(is_mark, NOTHING, np.cumsum(~is_mark) - 1), NOTHING)
     return Words(place[words.codes], tuple(w for w, gone in zip(words.words, is_mark, strict=True) if not gone))
