@@ -265,3 +265,12 @@ def test_whole_numbers_that_are_rounded_are_told(column: list[Any]) -> None:
     rows = Dataset.from_dict({"x": column, "who": list("aabb"), "y": list("uvuv")})
     with pytest.warns(UserWarning, match=r"Column 'x' holds whole numbers above 2\^24, which are rounded"):
         from_hf(rows, client="who", label="y", features="x")
+
+
+@pytest.mark.parametrize("inputs", [{"said": ["a b", "c", "d e"] * 4}, {"size": [1.0, 2.0, 3.0] * 4}])
+def test_corrected_names_of_classes_are_those_of_the_federation(inputs: dict[str, list[Any]]) -> None:
+    rows = Dataset.from_dict({**inputs, "mood": [0, 1] * 6, "who": list("aabb") * 3})
+    for names in (["good", "bad"], ["bad", "good"], ["bad", "good", "neutral"]):
+        federation = from_hf(rows.cast_column("mood", ClassLabel(names=names)), client="who", label="mood")
+        assert federation.task.label_names == tuple(names)
+        assert federation.task.classes == len(names)

@@ -111,8 +111,10 @@ class HuggingFaceTable(OwnTable):
         return self._stored[id(rows)]
 
     def state(self, columns: Sequence[str]) -> list[Any]:
-        """What changes when the dataset does; also pictures that it only names."""
+        """What changes when the dataset does; also names of classes, and pictures that it only names."""
         found = super().state(columns)
+        if self.label_names is not None:
+            found.append(self.label_names)
         for column in columns:
             if column in self._features and self.is_picture(column):
                 for piece in self.read([column]):
