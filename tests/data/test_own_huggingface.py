@@ -274,3 +274,17 @@ def test_corrected_names_of_classes_are_those_of_the_federation(inputs: dict[str
         federation = from_hf(rows.cast_column("mood", ClassLabel(names=names)), client="who", label="mood")
         assert federation.task.label_names == tuple(names)
         assert federation.task.classes == len(names)
+
+
+@pytest.mark.parametrize("shape", [(40,), (40, 1)])
+def test_numbers_that_differ_by_less_than_is_stored_are_told(shape: tuple[int, ...]) -> None:
+    stamps = (1.7e9 + np.arange(40.0)).reshape(shape).tolist()
+    rows = Dataset.from_dict({"x": stamps, "who": list("aabb") * 10, "y": list("uvuv") * 10})
+    with pytest.warns(UserWarning, match=r"Column 'x' .* less than 32 bits can tell: 1700000001.0 becomes 1700000000"):
+        from_hf(rows, client="who", label="y", features="x")
+
+
+def test_numbers_that_rounding_does_not_harm_need_no_words(recwarn: pytest.WarningsRecorder) -> None:
+    rows = Dataset.from_dict({"x": [0.1, 0.7, 1e9, 3.3], "who": list("aabb"), "y": list("uvuv")})
+    from_hf(rows, client="who", label="y", features="x")
+    assert not [one for one in recwarn if "Column" in str(one.message)]

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
+from fedarena.core.rounding import changed_by_rounding
 from fedarena.core.user_warnings import warn_user
 from fedarena.data.images.forms import Channels, Fit, Layout, Wanted
 from fedarena.data.images.own import PictureOptions, PictureRows, samples_of, write_pictures
@@ -177,6 +178,7 @@ def _numbers(table: HuggingFaceTable, columns: Sequence[str]) -> AnyArray:
     """One row of numbers for every row of the dataset: several columns beside each other, or one of lists."""
     pieces = []
     rounded: set[str] = set()
+    precise: dict[str, list[AnyArray]] = {}  # with more digits than are stored, some of which are lost
     for piece in table.read(columns):
         values = [_numbers_of(piece.column(column), column) for column in columns]
         if len(columns) > 1 and any(one.ndim > 1 for one in values):
@@ -184,8 +186,11 @@ def _numbers(table: HuggingFaceTable, columns: Sequence[str]) -> AnyArray:
             raise BadInputError(f"features: column {lists!r} holds lists, so it must be the only one.")
         as_stored = [one.astype(np.float32) for one in values]
         for column, one, stored in zip(columns, values, as_stored, strict=True):
-            if _is_integer(piece.column(column).type) and (np.isfinite(one) & (stored != one)).any():
+            kind = _innermost(piece.column(column).type)
+            if pa.types.is_integer(kind) and (np.isfinite(one) & (stored != one)).any():
                 rounded.add(column)
+            elif pa.types.is_float64(kind) or pa.types.is_decimal(kind):
+                precise.setdefault(column, []).append(one)
         pieces.append(as_stored[0] if as_stored[0].ndim > 1 else np.stack(as_stored, axis=1))
     if len({piece.shape[1:] for piece in pieces}) > 1:
         raise BadInputError(f"Column {columns[0]!r} holds lists of unequal lengths.")
@@ -194,6 +199,12 @@ def _numbers(table: HuggingFaceTable, columns: Sequence[str]) -> AnyArray:
             warn_user(
                 f"Column {column!r} holds whole numbers above 2^24, which are rounded to numbers of 32 bits; if they "
                 "are ids, leave the column out of features"
+            )
+    for column, parts in precise.items():
+        if changed := changed_by_rounding(np.concatenate(parts)):
+            warn_user(
+                f"Column {column!r} holds numbers that differ by less than 32 bits can tell: {changed[0]!r} becomes "
+                f"{changed[1]!r}; subtract what they have in common"
             )
     return np.concatenate(pieces)
 
@@ -262,10 +273,6 @@ def _inputs(
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_integer(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(_innermost(kind)))
 
 
 def _is_number(kind: pa.DataType) -> bool:
