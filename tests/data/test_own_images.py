@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import zipfile
 from pathlib import Path
@@ -257,6 +258,33 @@ def test_pictures_are_turned_as_cameras_note_it(tmp_path: Path) -> None:
     assert found.shape == (1, 16, 8)
     assert found[0, :7].min() > 200
     assert found[0, 9:].max() < 50
+
+
+@pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_turned_tiffs_have_the_pixels_of_the_picture_that_is_shown(
+    tmp_path: Path, orientation: int, compression: str
+) -> None:
+    notes = Image.Exif()
+    notes[0x0112] = orientation
+    shown = {1: lambda x: x, 2: np.fliplr, 3: lambda x: np.rot90(x, 2), 4: np.flipud, 5: np.transpose}
+    shown |= {6: lambda x: np.rot90(x, -1), 7: lambda x: np.rot90(x, 2).T, 8: np.rot90}
+    pixels = drawing(1)
+    found = one(tmp_path, pixels, ending="tif", saving={"exif": notes, "compression": compression})
+    assert found[0].tolist() == shown[orientation](pixels).tolist()
+
+
+def test_a_turned_tiff_that_cannot_be_decoded_is_damaged(tmp_path: Path) -> None:
+    notes = Image.Exif()
+    notes[0x0112] = 6
+    file = io.BytesIO()
+    Image.fromarray(drawing(1)).save(file, "TIFF", exif=notes, compression="tiff_lzw")
+    (tmp_path / "c").mkdir()
+    damaged = file.getvalue().replace(b"\x80", b"\xff")  # LZW begins with a code that clears its table
+    for label in "ab":
+        (tmp_path / "c" / f"{label}.tif").write_bytes(damaged)
+    with pytest.raises(DamagedFileError, match=r"a\.tif in .* is not a picture that can be read"):
+        from_images(tmp_path, pattern="{client}/{label}")
 
 
 @pytest.mark.parametrize("fit", ["stretch", "crop", "pad"])

@@ -7,6 +7,8 @@ Cameras note how they were held; pictures are turned accordingly.
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +33,7 @@ def form_of_file(source: Any, where: str) -> Form:
         kind = _kind(picture, where)
         width, height = picture.size
         if _orientation(picture) in _TURNS_SIDEWAYS:
-            width, height = height, width
+            width, height = _turned_size(picture, where)
         # What cameras put behind a picture in the format MPO is a preview of it.
         has_more_frames = picture.format != "MPO" and bool(getattr(picture, "is_animated", False))
     dtype = "float32" if kind == "grey of 16 bits" else "uint8"
@@ -52,13 +54,26 @@ def is_upright(source: Any, where: str) -> bool:
 
 def pixels_of_file(source: Any, form: Form, wanted: Wanted, where: str) -> AnyArray:
     """A picture ``[channels, height, width]`` of this form."""
-    with _open(source, where) as picture:
-        try:
-            return _from_picture(picture, form, wanted)
-        except (OSError, SyntaxError, ValueError) as error:
-            raise DamagedFileError(
-                f"{where} is not a picture that can be read: {' '.join(str(error).split())}"
-            ) from None
+    with _open(source, where) as picture, _decoding(where):
+        return _from_picture(picture, form, wanted)
+
+
+@contextmanager
+def _decoding(where: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DamagedFileError(f"{where} is not a picture that can be read: {' '.join(str(error).split())}") from None
+
+
+def _turned_size(picture: Image, where: str) -> tuple[int, int]:
+    """Width and height of a picture that lies on its side in its file, when it is shown."""
+    from PIL import ImageOps
+
+    if picture.format != "TIFF":
+        return picture.height, picture.width
+    with _decoding(where):  # of TIFF, some versions of Pillow say the size before, and some after turning
+        return ImageOps.exif_transpose(picture).size
 
 
 def _orientation(picture: Image) -> int | None:
@@ -74,7 +89,10 @@ def _open(source: Any, where: str) -> Image:
     from PIL import Image
 
     try:
-        return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+        picture = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+        if picture.format == "TIFF":
+            picture.filename = ""  # or Pillow would map pixels that lie on their side into memory as if they did not
+        return picture
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if isinstance(error, FileNotFoundError):
             raise BadInputError(f"There is no picture {where}.") from None
