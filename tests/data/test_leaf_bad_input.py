@@ -165,6 +165,17 @@ def test_folders_without_files(tmp_path: Path) -> None:
     assert "There is no folder or file" in str(refusal(tmp_path / "nowhere"))
 
 
+def test_what_is_no_tweet_among_tweets(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    tweet = ["1467", "Mon Apr 06", "NO_QUERY", "ann", "good"]
+    for other in (["just", "some", "words", "of", "mine"], "a text", ["1", "2"], ["1467", "Mon", "NO", "ann", 5]):
+        content = {"users": ["ann"], "num_samples": [2], "user_data": {"ann": {"x": [tweet, other], "y": [0, 1]}}}
+        path.write_text(json.dumps(content))
+        sentence = "x must be lists of id, date, query, user and text, as the first sample looks, not"
+        assert sentence in str(refusal(path))
+        assert "write lists of words as texts" in str(refusal(path))
+
+
 def test_options_that_do_not_fit_the_samples(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(file()))

@@ -190,6 +190,16 @@ def test_texts_alone_and_words(tmp_path: Path) -> None:
         assert set(federation.samples([0]).columns["x"][0].tolist()) == set(range(2, 8))
 
 
+def test_lists_of_words_stay_whole_if_some_begin_with_a_number(tmp_path: Path) -> None:
+    texts = [["the", "film", "was", "very", "good"], ["4", "people", "liked", "this", "film", "much"]]
+    path = write(tmp_path / "a.json", {"ann": [(text, number) for number, text in enumerate(texts)]})
+    federation = load(path, length=6, train_fraction=1.0)
+    rows, names = federation.samples([0]).columns, federation.task.token_names
+    assert names is not None
+    found = {tuple(names[token] for token in x if token) for x in rows["x"].tolist()}
+    assert found == set(map(tuple, texts))
+
+
 def test_words_that_are_only_in_test_samples_are_unknown(tmp_path: Path) -> None:
     write(tmp_path / "train" / "a.json", {"ann": [("yes", 1), ("no", 0)]})
     write(tmp_path / "test" / "a.json", {"ann": [("perhaps", 1)], "bob": [("no", 0)]})

@@ -103,12 +103,28 @@ class Tweets:
 
     def take_down(self, lists: dict[str, Any]) -> Columns:
         """Words, numbered as they come."""
-        texts = [words.split(" ") if words else [] for words in self._split([_text(x) for x in lists["x"]])]
+        texts = [words.split(" ") if words else [] for words in self._split([self._text(x) for x in lists["x"]])]
         number_of = self._number_of_word
         numbers = [number_of.setdefault(word, len(number_of) + 1) for text in texts for word in text]
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
         x = padded_in_front(np.array(numbers, dtype=np.int32), lengths, self._length)
         return {"x": x, "y": self._labels.read(lists["y"])}
+
+    def _text(self, x: Any) -> str:
+        """The text of a sample without line breaks, which separate texts while they are cut into words."""
+        found = x
+        if self._are_tweets:
+            found = x[TWEET_FIELDS - 1] if _is_tweet(x) else None
+        elif isinstance(x, list) and all(isinstance(word, str) for word in x):
+            found = " ".join(x)
+        if isinstance(found, str):
+            return found.replace("\n", " ")
+        if self._are_tweets:
+            raise BadInputError(
+                f"x must be lists of id, date, query, user and text, as the first sample looks, not {shown(x)}; "
+                "write lists of words as texts, with blanks between them"
+            )
+        raise BadInputError(f"x must be texts, words, or lists of id, date, query, user and text, not {shown(x)}")
 
     def finish(self, training: Callable[[str], IntArray]) -> Finished:
         """A vocabulary of the words that are most frequent in samples for training."""
@@ -134,16 +150,5 @@ class Tweets:
 
 
 def _is_tweet(x: Any) -> bool:
-    """Whether a sample has the fields of Sent140, the first of which is a number, rather than words."""
+    """Whether a sample has the fields of Sent140, the first of which is a number; words may look so, too."""
     return isinstance(x, list) and len(x) >= TWEET_FIELDS and isinstance(x[0], str) and x[0].isdigit()
-
-
-def _text(x: Any) -> str:
-    """The text of a tweet without line breaks, which separate tweets while they are cut into words."""
-    if _is_tweet(x):
-        found = x[TWEET_FIELDS - 1]
-    else:
-        found = " ".join(x) if isinstance(x, list) and all(isinstance(word, str) for word in x) else x
-    if not isinstance(found, str):
-        raise BadInputError(f"x must be texts, words, or lists of id, date, query, user and text, not {shown(x)}")
-    return found.replace("\n", " ")

@@ -37,7 +37,7 @@ IidUsers = Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)]
 
 
 @FEDERATIONS.register("leaf")
-@cached_source(version=1, reads=LeafFolder())
+@cached_source(version=2, reads=LeafFolder())
 def leaf(
     build: StoreBuild,
     *,
