@@ -421,3 +421,33 @@ def test_a_mark_of_missing_values_is_no_neighbour_of_it(as_type: type) -> None:
         {"who": WHO, "y": [0, 1, 0, 1], "n": codes}, na_values=2**60 + 1, missing="drop", categorical=["n"], label="y"
     )
     assert found.columns["x"].names == tuple(f"n={2**60 + number}" for number in (0, 2, 3))
+
+
+def test_tables_that_write_true_as_1_have_the_same_classes_and_inputs_as_others() -> None:
+    sick, number = np.array([True, False, True, False]), np.array([1, 0, 1, 0])
+    for others in (number, number.astype(float)):
+        tables = {
+            "north": pd.DataFrame({"smokes": sick, "y": sick}),
+            "south": pd.DataFrame({"smokes": others, "y": others}),
+        }
+        found = made(tables, client=None)
+        assert found.task.label_names == ("0", "1")
+        assert labels(found) == number.tolist() * 2
+        assert inputs(found)[:, 0].tolist() == number.tolist() * 2
+        assert found.columns["x"].names == ("smokes",)
+
+
+@pytest.mark.parametrize("values", [[True, 1, False, 0], ["True", "0", "false", "1"], ["true", "1", "1.0", "0"]])
+def test_true_and_false_among_numbers_are_no_classes_and_no_categories(values: list[Any]) -> None:
+    for task in ("auto", "classification"):
+        with pytest.raises(BadInputError, match=r"'y' holds"):
+            made({"who": WHO, "x": [1, 2, 3, 4], "y": values}, task=task)
+    with pytest.raises(BadInputError, match=r"'x' holds .*name .* among"):
+        made({"who": WHO, "x": values, "y": [0, 1, 0, 1]})
+    assert len(made({"who": WHO, "x": values, "y": [0, 1, 0, 1]}, categorical=["x"]).columns["x"].names) > 2
+
+
+def test_true_false_and_other_words_are_classes() -> None:
+    found = made({"who": WHO, "x": [1, 2, 3, 4], "y": ["true", "false", "2", "2"]}, task="classification")
+    assert found.task.label_names == ("2", "false", "true")
+    assert made({"who": WHO, "x": [1, 2, 3, 4], "y": ["true", "false", "1", "unknown"]}).task.classes == 4

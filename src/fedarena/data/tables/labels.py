@@ -27,6 +27,7 @@ from fedarena.data.tables.values import (
     Words,
     read_names,
     read_values,
+    refuse_booleans_and_numbers,
 )
 
 TableTask = Literal["auto", "classification", "multi_label", "regression"]
@@ -174,6 +175,7 @@ def _single(name: str, values: Values, task: TableTask) -> Labels:
     if isinstance(values, Words):
         if task == "regression":
             raise BadInputError(f"Column {quoted(name)} holds words such as {quoted(values.words[0])}, no numbers.")
+        refuse_booleans_and_numbers(name, values.words)
         return _classes(name, list(values.words), values.codes, missing)
     numbers = values.values
     distinct, codes = np.unique(numbers[~missing], return_inverse=True)

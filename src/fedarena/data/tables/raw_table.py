@@ -212,13 +212,15 @@ def _together(pieces: Sequence[tuple[str | None, Columns]], are_files: bool = Fa
 
 def _join(arrays: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     types = {array.type for array in arrays if not pa.types.is_null(array.type)}
+    if pa.bool_() in types and all(map(_is_number, types - {pa.bool_()})) and len(types) > 1:  # true and 1 are the same
+        return _join([array.cast(pa.int8()) if pa.types.is_boolean(array.type) else array for array in arrays])
     if not types:
         return arrays[0] if len(arrays) == 1 else pa.chunked_array([c for array in arrays for c in array.chunks])
     if len(types) == 1:
         common = next(iter(types))
     elif all(pa.types.is_integer(one) for one in types):
         common = pa.int64()
-    elif all(pa.types.is_integer(one) or pa.types.is_floating(one) for one in types):
+    elif all(map(_is_number, types)):
         common = pa.float64()
     else:
         common = pa.string()
@@ -226,6 +228,10 @@ def _join(arrays: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
         return _as_one(arrays, common)
     except pa.ArrowInvalid:  # numbers that do not fit keep their digits as text
         return _as_one(arrays, pa.string())
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def _as_one(arrays: Sequence[pa.ChunkedArray], common: pa.DataType) -> pa.ChunkedArray:

@@ -334,12 +334,31 @@ def _check_are_words(
     is_word = np.array([as_number(word) is None for word in plain])
     strange = rows[is_word[codes[rows]]]
     if 2 * len(strange) >= len(rows):
+        refuse_booleans_and_numbers(name, words, words_by)
         return
     example = quoted(words[codes[strange[0]]])
     more = f", and words in {len(strange) - 1:,} other rows" if len(strange) > 1 else ""
     raise BadInputError(
         f"Column {quoted(name)} holds numbers, but {example} in {where(int(strange[0]))}{more}; name {example} among "
         f"na_values if it means a missing value, or {words_by} if these are no numbers."
+    )
+
+
+def refuse_booleans_and_numbers(name: str, words: Sequence[str], words_by: str | None = None) -> None:
+    """Raises if words are only true, false and numbers; where nothing allows that (`words_by`), only 0 and 1 count."""
+    numbers = {number: word for word in words if (number := as_number(word)) is not None}
+    others = {word.lower() for word in words if as_number(word) is None}
+    if (
+        not numbers
+        or not others
+        or not others <= _BOOLEANS.keys()
+        or (words_by is None and not numbers.keys() <= {0, 1})
+    ):
+        return
+    unless = "" if words_by is None else f", or {words_by} if these are no numbers"
+    raise BadInputError(
+        f"Column {quoted(name)} holds both {' and '.join(sorted(others))} and numbers such as "
+        f"{quoted(next(iter(numbers.values())))}; write all in one way, such as 1 and 0{unless}."
     )
 
 
