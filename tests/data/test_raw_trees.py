@@ -161,3 +161,26 @@ def test_two_members_with_the_same_name(tmp_path: Path) -> None:
             archive.writestr("a.png", b"3")
     with pytest.raises(BadInputError, match=r"all\.zip has the file a\.png twice"):
         open_tree(path, PICTURES)
+
+
+def test_names_that_are_not_utf_8_stay_apart_as_in_zipfile(tmp_path: Path) -> None:
+    path = tmp_path / "all.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("Zo1/a.png", "Zo2/a.png", "Zo3/a.png", "Zoé.png"):  # the last one says that it is UTF-8
+            archive.writestr(name, name)
+    content = path.read_bytes().replace(b"Zo1/", b"Zo\x82/").replace(b"Zo2/", b"Zo\x89/")
+    path.write_bytes(content)
+    with zipfile.ZipFile(path) as archive, open_tree(path, PICTURES) as tree:
+        assert tree.names == sorted(archive.namelist()) == ["Zo3/a.png", "Zoé.png", "Zoé/a.png", "Zoë/a.png"]
+    path.write_bytes(content.replace("Zoé.png".encode(), b"Zo\xff\xff.png"))
+    with pytest.raises(DamagedFileError, match=r"the table of contents .* is broken"):
+        open_tree(path, PICTURES)
+
+
+def test_names_that_are_utf_8_without_saying_so(tmp_path: Path) -> None:
+    path = tmp_path / "all.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("Zo12/a.png", "as a Mac writes it")
+    path.write_bytes(path.read_bytes().replace(b"Zo12/", "Zoé/".encode()))
+    with open_tree(path, PICTURES) as tree:
+        assert tree.names == ["Zoé/a.png"]

@@ -35,6 +35,7 @@ _LONGEST_COMMENT = 0xFFFF
 _ELSEWHERE = 0xFFFFFFFF  # instead of a number that needs 64 bits and is among the extra fields
 _EXTRA_64 = 1
 _ENCRYPTED = 1
+_UTF_8 = 1 << 11
 _STORED, _DEFLATED = 0, 8
 _FILES_PER_REPORT = 256
 
@@ -189,9 +190,19 @@ def _contents(file: IO[bytes], path: Path, progress: Report) -> Iterator[tuple[s
             )
         if place + packed_bytes > end or size > MAX_FILE_BYTES:
             raise damaged
-        yield rest[:name_bytes].decode("utf-8", "replace"), (place, packed_bytes, size, checksum)
+        yield _name(rest[:name_bytes], fields[3], damaged), (place, packed_bytes, size, checksum)
     if file.read(4) == b"PK\x01\x02":
         raise damaged
+
+
+def _name(encoded: bytes, flags: int, damaged: DamagedFileError) -> str:
+    """The name of a member; many are UTF-8 without saying so, and those that are not have the letters of MS-DOS."""
+    try:
+        return encoded.decode("utf-8")
+    except UnicodeDecodeError:
+        if flags & _UTF_8:
+            raise damaged from None
+        return encoded.decode("cp437")
 
 
 def _find_contents(file: IO[bytes], path: Path, damaged: DamagedFileError) -> tuple[int, int]:
