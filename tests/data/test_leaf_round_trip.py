@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_oracle import PlainClient, PlainFederation, plain_federations
 
+from fedarena import from_table
 from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec, load_federation
 from fedarena.data.leaf.writing import export_leaf
@@ -138,6 +139,18 @@ def test_the_largest_and_smallest_numbers_of_every_type(tmp_path: Path) -> None:
     one_client(TaskSpec(kind="classification", classes=2), columns, rows).write(tmp_path / "store")
     federation = Federation.open(tmp_path / "store")
     assert content(imported(export(federation, tmp_path / "leaf"))) == content(federation)
+
+
+def test_a_table_of_categories_alone_comes_back(tmp_path: Path) -> None:
+    table = {"who": list("aabb") * 3, "colour": list("rgb") * 4, "y": [0, 1] * 6}
+    federation = from_table(table, client="who", label="y", categories="embedded")
+    assert "x" not in federation.columns
+    folder = export(federation, tmp_path / "leaf")
+    assert content(imported(folder)) == content(federation)
+    file = next((folder / "train").iterdir())
+    file.write_text(file.read_text().replace('"y": [', '"z": ['))
+    with pytest.raises(BadInputError, match="must have a list y"):
+        imported(folder)
 
 
 def test_pictures_are_fractions_and_the_first_text_is_the_hierarchy(tmp_path: Path) -> None:

@@ -43,6 +43,11 @@ class Description(_Strict):
         return "tokens" if self.task.kind == "next_token" else "x"
 
     @property
+    def has_inputs_as_leaf(self) -> bool:
+        """Whether its files have LEAF's list x, or only inputs that LEAF does not know, such as codes of categories."""
+        return "x" in self.columns or self.text_column == "tokens"
+
+    @property
     def gap(self) -> int:
         """How many samples after one may share text with it, as samples are cut here."""
         if self.task.kind == "next_token":

@@ -60,8 +60,9 @@ def read_head(path: Path, progress: Report) -> Head:
 
 
 def read_users(path: Path, head: Head) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The number of every user in the file, and what the file has for them: lists x and y of equal length."""
+    """The number of every user in the file, and what the file has for them: lists x (where it has any) and y."""
     number_of = {user: number for number, user in enumerate(head.users)}
+    has_inputs = head.piece is None or head.piece.federation.has_inputs_as_leaf
     with _opened(path) as file:
         for user, lists in ijson.kvitems(file, "user_data", use_float=True, buf_size=_BUFFER_BYTES):
             if user not in number_of:
@@ -69,7 +70,7 @@ def read_users(path: Path, head: Head) -> Iterator[tuple[int, dict[str, Any]]]:
                 if isinstance(lists, dict) and (lists.get("x") or lists.get("y")):
                     raise BadInputError(f"{path}: user {user!r} has samples in user_data, but is not in users")
                 continue
-            _check_samples(f"{path}: user {user!r}", lists, head.num_samples[number_of[user]])
+            _check_samples(f"{path}: user {user!r}", lists, head.num_samples[number_of[user]], has_inputs)
             yield number_of[user], lists
 
 
@@ -162,10 +163,11 @@ def _hierarchies(path: Path, users: list[str], keys: list[str], found: Any) -> l
     return [texts[user] for user in users]
 
 
-def _check_samples(where: str, lists: Any, promised: int) -> None:
-    if not isinstance(lists, dict) or not isinstance(lists.get("x"), list) or not isinstance(lists.get("y"), list):
-        raise BadInputError(f"{where} must have two lists, x and y")
-    inputs, labels = len(lists["x"]), len(lists["y"])
+def _check_samples(where: str, lists: Any, promised: int, has_inputs: bool) -> None:
+    needed = ("x", "y") if has_inputs else ("y",)
+    if not isinstance(lists, dict) or not all(isinstance(lists.get(key), list) for key in needed):
+        raise BadInputError(f"{where} must have {'two lists, x and y' if has_inputs else 'a list y'}")
+    inputs, labels = len(lists[needed[0]]), len(lists["y"])
     if inputs != labels:
         raise BadInputError(f"{where} has {inputs:,} samples in x, but {labels:,} in y")
     if labels != promised:
