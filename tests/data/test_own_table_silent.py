@@ -451,3 +451,38 @@ def test_true_false_and_other_words_are_classes() -> None:
     found = made({"who": WHO, "x": [1, 2, 3, 4], "y": ["true", "false", "2", "2"]}, task="classification")
     assert found.task.label_names == ("2", "false", "true")
     assert made({"who": WHO, "x": [1, 2, 3, 4], "y": ["true", "false", "1", "unknown"]}).task.classes == 4
+
+
+ARFF = r"""@relation r
+@attribute who string
+@attribute colour {'dark red',z,'it\'s'}
+@attribute y {0,1}
+@data
+ann,'dark red',0
+ann,"dark red",1
+ann, 'z' ,0
+bob,z,1
+bob,'it\'s',0
+bob,"it's",1
+bob,'it''s',0
+bob,"say, ""it''s\"",1
+"""
+
+
+def test_both_kinds_of_quotation_marks_of_arff_mean_the_same(tmp_path: Path) -> None:
+    (tmp_path / "t.arff").write_text(ARFF)
+    found = made(tmp_path / "t.arff")
+    assert found.columns["x"].names == ("colour=dark red", "colour=it's", "colour=say, \"it''s\"", "colour=z")
+    assert inputs(found).argmax(axis=1).tolist() == [0, 0, 3, 3, 1, 1, 1, 2]
+    assert labels(found) == [0, 1] * 4
+
+
+def test_unquoted_apostrophes_of_arff_are_letters(tmp_path: Path) -> None:
+    rows = ["ann,'80s,0", "ann,O'Brien,1", 'ann,"x, y",0', "bob,'90s,1"]
+    (tmp_path / "t.arff").write_text(ARFF.partition("ann")[0] + "\n".join(rows))
+    assert made(tmp_path / "t.arff").columns["x"].names == (
+        "colour='80s",
+        "colour='90s",
+        "colour=O'Brien",
+        "colour=x, y",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,8 @@ from fedarena.core.outside_text import quoted
 from fedarena.data.tables.raw_table import Columns, named
 
 _ATTRIBUTE = re.compile(r"""@attribute\s+('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s{]+)\s*(.*)""", re.IGNORECASE)
+_VALUE = re.compile(r"""\s*(?:(['"])((?:\\.|\1\1|(?!\1)[^\\])*)\1|([^,]*))\s*(?:,|$)""")
+_ESCAPED = {mark: re.compile(rf"""\\(['"\\])|({mark}){mark}""") for mark in "'\""}  # within marks of each kind
 _MISSING = "?"
 
 
@@ -37,8 +40,7 @@ def read_arff(text: str, path: Path) -> Columns:
 
 
 def _read_data(lines: list[str], names: list[str], are_nominal: list[bool], path: Path) -> Columns:
-    quote = "'" if any("'" in line for line in lines) and not any('"' in line for line in lines) else '"'
-    rows = list(csv.reader(lines, quotechar=quote, skipinitialspace=True))
+    rows = _rows(lines)
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
             hint = "; sparse rows cannot be read" if row and row[0].startswith("{") else ""
@@ -49,6 +51,24 @@ def _read_data(lines: list[str], names: list[str], are_nominal: list[bool], path
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
     arrays = [_array(values, is_nominal) for values, is_nominal in zip(columns, are_nominal, strict=True)]
     return named(zip(names, arrays, strict=True))
+
+
+def _rows(lines: list[str]) -> list[list[str]]:
+    """The values of every line; both kinds of quotation marks mean the same."""
+    marks = [mark for mark in "'\"" if any(mark in line for line in lines)]
+    if len(marks) > 1 or any(f"\\{mark}" in line for mark in marks for line in lines):
+        return [list(_values(line)) for line in lines]
+    return list(csv.reader(lines, quotechar=marks[0] if marks else '"', skipinitialspace=True))
+
+
+def _values(line: str) -> Iterator[str]:
+    place, is_more = 0, True
+    while is_more:
+        found = _VALUE.match(line, place)
+        assert found is not None  # anything is a value
+        mark, quoted_value, plain = found.groups()
+        yield plain if mark is None else _ESCAPED[mark].sub(lambda escaped: escaped[1] or escaped[2], quoted_value)
+        place, is_more = found.end(), found[0].endswith(",")
 
 
 def _array(values: tuple[str, ...], is_nominal: bool) -> pa.ChunkedArray:
