@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fedarena import from_table
@@ -486,3 +487,16 @@ def test_unquoted_apostrophes_of_arff_are_letters(tmp_path: Path) -> None:
         "colour=O'Brien",
         "colour=x, y",
     )
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor([[1.0], [2.0], [3.0], [4.0]], requires_grad=True),
+        torch.tensor([1.0, 2.0, 3.0, 4.0]).bfloat16(),
+        torch.tensor([1.0, 2.0, 3.0, 4.0]).half(),
+        torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0, 4.0]).bfloat16()),
+    ],
+)
+def test_tensors_of_any_kind_are_columns(tensor: torch.Tensor) -> None:
+    assert inputs(made({"who": WHO, "x": tensor, "y": torch.tensor([0, 1, 0, 1])}))[:, 0].tolist() == [1, 2, 3, 4]

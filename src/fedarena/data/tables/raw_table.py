@@ -148,7 +148,7 @@ def array_of(name: str, values: Any) -> pa.ChunkedArray:
     if (
         hasattr(values, "__array__") and not hasattr(values, "dtypes") and np.ndim(values) > 0
     ):  # arrays and tensors, not series of pandas
-        numbers = np.asarray(values)
+        numbers = np.asarray(_known_to_numpy(values))
         values = list(numbers.reshape(len(numbers), -1)) if numbers.ndim > 1 else numbers
     try:
         found = pa.array(values, from_pandas=True)
@@ -157,6 +157,17 @@ def array_of(name: str, values: Any) -> pa.ChunkedArray:
             raise BadInputError(f"Column {quoted(name)} must be a list of values, not {quoted(values)}.") from None
         found = pa.array([_as_text(name, value) for value in values], pa.string())
     return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
+
+
+def _known_to_numpy(values: Any) -> Any:
+    """A tensor of torch without its gradient, here, and in a type that NumPy has; anything else as it is."""
+    if not hasattr(values, "detach"):
+        return values
+    plain = values.detach().cpu()
+    try:
+        return plain.numpy()
+    except TypeError:  # of bfloat16, every number of which float32 has
+        return plain.float().numpy()
 
 
 def _as_text(name: str, value: Any) -> str | None:
