@@ -345,20 +345,16 @@ def _check_are_words(
 
 
 def refuse_booleans_and_numbers(name: str, words: Sequence[str], words_by: str | None = None) -> None:
-    """Raises if words are only true, false and numbers; where nothing allows that (`words_by`), only 0 and 1 count."""
-    numbers = {number: word for word in words if (number := as_number(word)) is not None}
-    others = {word.lower() for word in words if as_number(word) is None}
-    if (
-        not numbers
-        or not others
-        or not others <= _BOOLEANS.keys()
-        or (words_by is None and not numbers.keys() <= {0, 1})
-    ):
+    """Raises if words are only true, false and numbers; if nothing can allow that (`words_by`), only about 0 and 1."""
+    numbers = {word: number for word in words if (number := as_number(word)) is not None}
+    others = {word.lower() for word in words if word not in numbers}
+    is_allowed = words_by is None and not set(numbers.values()) <= {0, 1}
+    if not numbers or not others or not others <= _BOOLEANS.keys() or is_allowed:
         return
     unless = "" if words_by is None else f", or {words_by} if these are no numbers"
     raise BadInputError(
         f"Column {quoted(name)} holds both {' and '.join(sorted(others))} and numbers such as "
-        f"{quoted(next(iter(numbers.values())))}; write all in one way, such as 1 and 0{unless}."
+        f"{quoted(next(iter(numbers)))}; write all in one way, such as 1 and 0{unless}."
     )
 
 
