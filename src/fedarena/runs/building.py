@@ -263,7 +263,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         transforms=(*of_policy, *transforms),
         aggregator=aggregator,
         keeps_states=bool(kept),
-        phones_leave=fleet is not None and not protocol.ignores_availability,
+        phones_leave=(fleet is not None or given.devices is not None) and not protocol.ignores_availability,
         samples=data.counts(training_clients, "train"),
         ends_by_clock=config.clock.hours is not None,
     )
