@@ -140,6 +140,45 @@ def test_a_fork_of_a_private_run_keeps_what_was_accounted_for(tmp_path) -> None:
             assert fork.rounds["epsilon"].to_pylist() == sorted(fork.rounds["epsilon"].to_pylist())
 
 
+@pytest.mark.parametrize(
+    ("selector", "privacy"),
+    [
+        ("shuffled", {"name": "gaussian", "noise_multiplier": 1.0}),
+        ({"name": "cyclic", "groups": 3}, {"name": "correlated_gaussian", "noise_multiplier": 1.0}),
+        ("shuffled", {"name": "local_laplace"}),
+    ],
+    ids=str,
+)
+def test_a_private_fork_keeps_the_seed_that_says_whose_turn_it_is(tmp_path, selector, privacy) -> None:
+    from fedarena.runs.run import Run
+
+    with Run.create(config(selector=selector, privacy=privacy), tmp_path) as run:
+        run.advance(1)
+        with pytest.raises(BadInputError, match="cannot change the seed: whose turn it is"):
+            run.fork({"seed": 5})
+
+
+def test_a_private_fork_may_draw_by_another_seed_where_every_round_draws_anew(tmp_path) -> None:
+    from fedarena.runs.run import Run
+
+    with Run.create(config(**PRIVATE), tmp_path) as run:
+        run.advance(1)
+        run.fork({"seed": 5}, name="fork").close()
+
+
+def test_a_fork_with_dp_sgd_keeps_how_often_a_sample_is_used(tmp_path) -> None:
+    from fedarena.runs.run import Run
+
+    private = {"privacy": {"name": "dp_sgd", "noise_multiplier": 1.0}, "local": {"epochs": 3, "lr": 0.1}}
+    with Run.create(config(**private), tmp_path) as run:
+        run.advance(1)
+        with pytest.raises(BadInputError, match="cannot change in how many steps of a job a sample is used"):
+            run.fork({"local.epochs": 1})
+        with run.fork({"local.lr": 0.01, "local.batch_size": 7}, name="fork") as fork:
+            fork.advance()
+            assert fork.rounds["epsilon"].to_pylist()[:2] == run.rounds["epsilon"].to_pylist()
+
+
 def test_without_privacy_nothing_is_said_about_it(tmp_path) -> None:
     result = start_run(config(rounds=2), tmp_path)
     assert result.rounds["epsilon"].null_count == 3

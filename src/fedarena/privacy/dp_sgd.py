@@ -144,6 +144,15 @@ class DPSGD(Mechanism):
         self._training.noise_multiplier = self.noise_multiplier
         check_first_round(self._spent(float(self._uses.max())), self.budget)
 
+    def check_goes_on(self, former: Mechanism) -> None:
+        """Refuses jobs of another length: ε counts all jobs of a client alike."""
+        assert isinstance(former, DPSGD)
+        if not np.array_equal(self._uses, former._uses):
+            raise BadInputError(
+                "A fork of a run with privacy=dp_sgd cannot change in how many steps of a job a sample is used (by "
+                "local.epochs, say): its ε counts on what that was; leave it as it is"
+            )
+
     def epsilon(self, steps: int) -> float:
         """Of the client whose samples have been used most often."""
         return self._spent(self.participation.most(steps, self._uses))

@@ -65,6 +65,9 @@ class Mechanism:
     def prepare(self, facts: RunFacts) -> None:
         """Told once, before the run: solves for what was not given, and refuses what would break the guarantee."""
 
+    def check_goes_on(self, former: Mechanism) -> None:
+        """Told once a fork is prepared, whose first rounds `former` was part of: refuses what would change their ε."""
+
     def wrapped(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm as clients run it; called before anything else is built."""
         return algorithm

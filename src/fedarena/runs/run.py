@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,8 +25,9 @@ from fedarena.runs.attacked import attack_sentence, describe_attack
 from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
 from fedarena.runs.cluster import Elsewhere, RayCrew, hire_crew
-from fedarena.runs.config import RunConfig, merge, read_settings, resolve
+from fedarena.runs.config import RunConfig, read_settings, resolve
 from fedarena.runs.deciding import describe_policy, policy_columns, summarize_policy
+from fedarena.runs.forking import forked_config
 from fedarena.runs.identity import check_same_experiment, check_same_form, describe_run, free_name
 from fedarena.runs.more_rounds import give_more_rounds, with_more_rounds
 from fedarena.runs.observer import Observer
@@ -43,17 +43,6 @@ from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 from fedarena.track import Tracking, check_trackers
 from fedarena.train import CohortEngine
 from fedarena.train.engine import IntArray
-
-# Settings in which a fork may differ from its run: all that is not about what has been trained, and by whom.
-_FORKABLE = frozenset(
-    {
-        *("name", "seed", "rounds", "horizon", "cohort", "algorithm", "local", "evaluation", "selector", "aggregator"),
-        *("client_lr_schedule", "server_lr_schedule", "callbacks", "track", "engine"),
-        "client_states_ram_bytes",
-    }
-)
-# Of the evaluation, what does not change the meaning of a score: one curve must be of the same clients' same samples.
-_FORKABLE_EVALUATION = frozenset({"every", "predictions"})
 
 
 class Run:
@@ -280,35 +269,7 @@ class Run:
         if self._snapshot is None:
             self.advance(0)
         assert self._snapshot is not None
-        changes = merge({}, dict(settings or {}))
-        for key in changes:
-            if key not in _FORKABLE and key != "keep":
-                raise BadInputError(f"A fork cannot change {key}; what may differ: {', '.join(sorted(_FORKABLE))}")
-        wanted = merge({**self.config.to_dict(), "name": name or changes.get("name")}, changes)
-        config = resolve({**wanted, "name": name or wanted.get("name")})
-        if config.algorithm["name"] != self.config.algorithm["name"]:
-            raise BadInputError(f"A fork goes on with {self.config.algorithm['name']}; only its options may differ")
-        if config.privacy["name"] != "none":
-            for key in ("cohort", "selector"):
-                if getattr(config, key) != getattr(self.config, key):
-                    raise BadInputError(f"A fork of a private run cannot change {key}: its ε counts on what it was")
-        if config.training != "natural" and config.seed != self.config.seed:
-            raise BadInputError(
-                f"A fork with training={config.training} cannot change the seed: made-up clients follow from it"
-            )
-        if len(self._simulation.corrupted_clients) and config.seed != self.config.seed:
-            raise BadInputError("A fork of a run under attack cannot change the seed: who is corrupted follows from it")
-        for key, value in asdict(config.evaluation).items():
-            if key not in _FORKABLE_EVALUATION and value != getattr(self.config.evaluation, key):
-                raise BadInputError(
-                    f"A fork cannot change evaluation.{key}: its rounds before and after would be scored on different "
-                    f"samples; what may differ: {', '.join(sorted(_FORKABLE_EVALUATION))}"
-                )
-        if config.keep != self.config.keep:
-            raise BadInputError(
-                "A fork cannot change keep: the best model so far is kept from the start or not at all, and this run "
-                f"has keep={self.config.keep}"
-            )
+        config = forked_config(self.experiment, settings or {}, name)
         name = config.name or free_name(config, self.folder.parent, self.experiment.federation)
         folder = self.folder.parent / name
         check_new(folder)
@@ -319,6 +280,7 @@ class Run:
             config = handed_in.named_in(config, folder)
         given = GivenParts(self.experiment.federation, self.experiment.fleet)
         experiment = prepare(config, self._observer, given)
+        experiment.mechanism.check_goes_on(self.experiment.mechanism)
         fresh = experiment.simulation.algorithm.server_init(experiment.simulation.engine.initial_params())
         check_same_form(self._snapshot.state, fresh)
         if describe_policy(experiment.simulation) != describe_policy(self._simulation):
