@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cryptography")
@@ -28,6 +29,7 @@ from fedarena.deploy.ledger import (
 )
 from fedarena.deploy.serving import open_server
 from fedarena.privacy.accounting import Sampled, composed_epsilon
+from fedarena.privacy.local import LocalLaplaceMechanism
 from fedarena.privacy.mechanism import Mechanism
 from fedarena.runs.observer import Observer
 
@@ -90,6 +92,20 @@ def test_a_step_that_is_made_again_costs_once(ledger_folder: Path) -> None:
     again = PrivacyLedger(ledger_folder)
     assert again.steps("a") == 3
     assert len((ledger_folder / LEDGER_FILE).read_text().splitlines()) == 4
+
+
+def test_uploads_of_rounds_that_fail_are_spent(ledger_folder: Path) -> None:
+    """Noise of devices' own comes to every upload, and the server has it whether or not it makes a step of it."""
+    mechanism = LocalLaplaceMechanism(job_epsilon=1.0)
+    mechanism.participation.prepare(np.arange(3))
+    account = Account(PrivacyLedger(ledger_folder), "a", "run", mechanism)
+    assert spent_lines(ledger_folder) == []
+    for _ in range(4):
+        mechanism.participation.observe(np.array([0, 2]), 0)  # a round without a step
+        account.spend(0)
+    assert spent_lines(ledger_folder) == ["Privacy spent by run: ε = 4 for δ = 0 after 0 steps"]
+    later = Account(PrivacyLedger(ledger_folder), "b", "later", Private(None))
+    assert later.epsilon(2) == 4.0 + 1.0
 
 
 @given(st.integers(0, 2000))

@@ -1,7 +1,7 @@
 """The ledger of a deploy folder: what its members' privacy has been spent on, over all runs.
 
 ``ledger.jsonl`` only ever grows: a line for every run, and one for every step of its server, on disk before anybody
-sees what the step came to. Each line is sealed with a checksum of itself and of all before it, so that none can be
+sees what the step came to. What devices upload with noise of their own is spent in rounds without a step as well. Each line is sealed with a checksum of itself and of all before it, so that none can be
 changed or taken out unnoticed. How long it is and its last seal stand in ``authority/ledger.json`` as well, so that it
 cannot be cut off, deleted or replaced by an older copy either: what else is in that folder, no deployment can do
 without. This finds accidents, and whoever changes one of the two files; somebody who may write everything here could
@@ -51,6 +51,11 @@ class _Account:
     steps: int = 0  # of the server, that anybody may have seen
     epsilon: float = 0.0  # after these, by the run's own accountant
 
+    @property
+    def has_spent(self) -> bool:
+        """Rounds that fail make no step, and still spend what was uploaded in them."""
+        return self.steps > 0 or self.epsilon > 0
+
 
 class PrivacyLedger:
     """What was spent in a deploy folder. One server at a time has it open."""
@@ -94,9 +99,9 @@ class PrivacyLedger:
         return self._accounts[run].steps if run in self._accounts else 0
 
     def spend(self, run: str, steps: int, epsilon: float) -> None:
-        """Notes that a run's server makes the step of this number, before anybody sees what came of it."""
+        """Notes what a run has spent with the step of this number, before anybody sees what came of it."""
         account = self._accounts[run]
-        if steps > account.steps:
+        if steps > account.steps or epsilon > account.epsilon:
             self._append({"run": run, "steps": steps, "epsilon": epsilon})
 
     def epsilon(self, run: str, steps: int, own: float) -> float:
@@ -105,7 +110,7 @@ class PrivacyLedger:
         It holds for the δ of this run; a δ of runs that only tell their ε comes to it.
         """
         account = self._accounts[run]
-        others = [other for key, other in self._accounts.items() if key != run and other.steps]
+        others = [other for key, other in self._accounts.items() if key != run and other.has_spent]
         if not others:
             return own
         plain = sum(other.epsilon for other in others if other.sampled is None)
@@ -117,10 +122,11 @@ class PrivacyLedger:
         return plain + (composed_epsilon(composed, account.delta) if composed else 0.0)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Every run and what it spent."""
+        """Every run that has spent something, and what."""
         return [
             {"run": account.name, "steps": account.steps, "epsilon": account.epsilon, "delta": account.delta}
             for account in self._accounts.values()
+            if account.has_spent
         ]
 
     def _read(self) -> None:
@@ -210,7 +216,7 @@ class Account:
         return None if own is None else self._ledger.epsilon(self._run, steps, own)
 
     def spend(self, steps: int) -> None:
-        """Writes down that the step of this number is made, before anybody sees it."""
+        """Writes down what is spent with the step of this number, before anybody sees it."""
         self._ledger.spend(self._run, steps, self._mechanism.epsilon(steps) or 0.0)
 
     def check_budget(self, steps: int) -> None:
@@ -229,7 +235,6 @@ def spent_lines(folder: Path) -> list[str]:
         f"Privacy spent by {run['run']}: ε = {run['epsilon']:.4g} for δ = {run['delta']:.3g} after "
         f"{counted(run['steps'], 'step')}"
         for run in PrivacyLedger(folder).describe()
-        if run["steps"]
     ]
 
 
