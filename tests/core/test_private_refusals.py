@@ -58,7 +58,19 @@ REFUSED = [
         "FirstInCycles does not see to that",
     ),
     ({"selector": ByLoss, "privacy": "local_laplace"}, "ByLoss is told losses or sizes"),
+    (
+        {"selector": "power_of_choice", "privacy": {"name": "dp_sgd", "noise_multiplier": 1.0}},
+        "PowerOfChoice is told losses of clients' data",
+    ),
+    ({"selector": "oort", "privacy": {"name": "dp_sgd", "noise_multiplier": 1.0}}, "Oort is told losses"),
     ({"aggregator": {"name": "by_age"}}, "gives one client more influence"),
+    (
+        {"aggregator": "fl_trust", "privacy": {"name": "dp_sgd", "noise_multiplier": 1.0}},
+        "with aggregator=fl_trust the server trains on clients' samples",
+    ),
+    ({"aggregator": "fl_trust", "privacy": "local_laplace"}, "with aggregator=fl_trust the server trains"),
+    ({"attack": {"name": "min_max", "share": 0.3}}, "MinMax send what follows from the updates of others"),
+    ({"attack": {"name": "a_little_is_enough", "share": 0.3}}, "follows from the updates of others"),
     ({"protocol": "synchronous", "fleet": "flash"}, "pushes another out of the round"),
     ({"protocol": "deadline", "fleet": "flash"}, "minimum_invited=1 and protocol.minimum_success_share=0.25"),
     ({"protocol": {"name": "readiness", "share": 0.8}}, "protocol.share=1"),
@@ -112,6 +124,8 @@ def test_what_would_break_the_guarantee_is_refused(tmp_path, chosen, sentence) -
         },
         {"protocol": "readiness"},
         {"selector": Told},
+        {"selector": "by_size", "privacy": {"name": "dp_sgd", "noise_multiplier": 1.0}},  # where sizes are public
+        {"attack": {"name": "sign_flip", "share": 0.3}},
         {"selector": "shuffled", "algorithm": "scaffold"},
         {"transforms": ["top_k"], "privacy.accountant": "pld"},
         {"callbacks": [{"name": "patience"}], "privacy.clipping": "per_layer"},

@@ -1,11 +1,12 @@
 """The ledger of a deploy folder: what its members' privacy has been spent on, over all runs.
 
 ``ledger.jsonl`` only ever grows: a line for every run, and one for every step of its server, on disk before anybody
-sees what the step came to. What devices upload with noise of their own is spent in rounds without a step as well. Each line is sealed with a checksum of itself and of all before it, so that none can be
-changed or taken out unnoticed. How long it is and its last seal stand in ``authority/ledger.json`` as well, so that it
-cannot be cut off, deleted or replaced by an older copy either: what else is in that folder, no deployment can do
-without. This finds accidents, and whoever changes one of the two files; somebody who may write everything here could
-still put back both, and is trusted with everybody's updates anyway.
+sees what the step came to. What devices upload with noise of their own is spent in rounds without a step as well. Each
+line is sealed with a checksum of itself and of all before it, so that none can be changed or taken out unnoticed. How
+long it is and its last seal stand in ``authority/ledger.json`` as well, so that it cannot be cut off, deleted or
+replaced by an older copy either: what else is in that folder, no deployment can do without. This finds accidents, and
+whoever changes one of the two files; somebody who may write everything here could still put back both, and is trusted
+with everybody's updates anyway.
 
 The ledger does not lie in the folder of a run: deleting that gives nobody back what was spent. A run of which the
 folder is gone is another run when it begins again, and adds to the same account.

@@ -6,6 +6,8 @@ import math
 
 from fedarena.core.errors import BadInputError
 from fedarena.privacy.accounting import check_delta, check_epsilon
+from fedarena.simulate import Selector
+from fedarena.simulate.selectors import BySize, Cyclic, InTurn, LeavingSoon
 
 
 def check_clip_norm(clip_norm: float | None) -> None:
@@ -34,6 +36,17 @@ def check_promise(
     if delta is not None:
         check_delta(delta, "privacy.delta")
     check_audit(audit)
+
+
+def check_selects_without_losses(selector: Selector, sizes_are_public: bool) -> None:
+    """Refuses a selector that is told about clients' data without noise."""
+    kinds = (Cyclic, InTurn, LeavingSoon, *((BySize,) if sizes_are_public else ()))
+    if selector.sampling is None and not selector.chooses_as(*kinds):
+        told = "losses" if sizes_are_public else "losses or sizes"
+        raise BadInputError(
+            f"Privacy would be broken: the selector {type(selector).__name__} is told {told} of clients' data, to "
+            "which no noise comes; choose selector=uniform, poisson or shuffled"
+        )
 
 
 def check_first_round(epsilon: float, budget: float | None) -> None:

@@ -27,7 +27,12 @@ from fedarena.models.augmentation import SAMPLE_KEYS, sample_keys
 from fedarena.models.keyed_random import at_step
 from fedarena.models.sealed_batch import opened
 from fedarena.privacy.accounting import accounting
-from fedarena.privacy.checks import check_clip_norm, check_first_round, check_promise
+from fedarena.privacy.checks import (
+    check_clip_norm,
+    check_first_round,
+    check_promise,
+    check_selects_without_losses,
+)
 from fedarena.privacy.extended import extended
 from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts, most_invitations
 from fedarena.privacy.solving import least_noise
@@ -130,10 +135,11 @@ class DPSGD(Mechanism):
         return self._training
 
     def prepare(self, facts: RunFacts) -> None:
-        """Finds the noise if it was not given."""
+        """Finds the noise if it was not given; refuses a selector that is told of samples without noise."""
         assert facts.samples is not None
         if facts.training == "centralized":
             raise BadInputError("privacy=dp_sgd is for clients; choose training=natural instead of centralized")
+        check_selects_without_losses(facts.selector, sizes_are_public=True)
         self._uses = uses_of_a_sample(facts.samples, self._training)
         if not facts.protocol.overlaps:  # else rounds do not say how often a client begins
             self.participation.limit = partial(most_invitations, facts)

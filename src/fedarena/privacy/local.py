@@ -12,10 +12,9 @@ from typing import Any
 
 from fedarena.core.errors import BadInputError
 from fedarena.privacy.accounting import accounting, check_delta, check_epsilon, usual_delta
-from fedarena.privacy.checks import check_audit, check_clip_norm
+from fedarena.privacy.checks import check_audit, check_clip_norm, check_selects_without_losses
 from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts, most_invitations
 from fedarena.simulate.participation import Participation
-from fedarena.simulate.selectors import Cyclic, InTurn, LeavingSoon
 from fedarena.transforms import Transform
 from fedarena.transforms.local_noise import LocalGaussian, LocalLaplace
 from fedarena.transforms.privunit import Norms, PrivUnit
@@ -38,8 +37,13 @@ class LocalMechanism(Mechanism):
         self.participation: Participation = Participation()
 
     def prepare(self, facts: RunFacts) -> None:
-        """Refuses a budget that one upload exceeds, and a selector that is told more than updates."""
-        _check_learns_from_updates_alone(facts, self.name)
+        """Refuses a budget that one upload exceeds, clients who do not exist, and a selector that is told of data."""
+        if facts.training != "natural":
+            raise BadInputError(
+                f"privacy={self.name} protects clients, and training={facts.training} has no real ones; choose "
+                "training=natural"
+            )
+        check_selects_without_losses(facts.selector, sizes_are_public=False)
         if not facts.protocol.overlaps:
             self.participation.limit = partial(most_invitations, facts)
         if self.delta is None:
@@ -168,16 +172,3 @@ class PrivUnitMechanism(LocalMechanism):
     def transforms(self) -> tuple[Transform, ...]:
         """The random direction at the client."""
         return (PrivUnit(self.clip_norm, self.job_epsilon, self.norms),)
-
-
-def _check_learns_from_updates_alone(facts: RunFacts, name: str) -> None:
-    """Refuses clients who do not exist, and a selector that is told about clients' data without noise."""
-    if facts.training != "natural":
-        raise BadInputError(
-            f"privacy={name} protects clients, and training={facts.training} has no real ones; choose training=natural"
-        )
-    if facts.selector.sampling is None and not facts.selector.chooses_as(Cyclic, InTurn, LeavingSoon):
-        raise BadInputError(
-            f"Privacy would be broken: the selector {type(facts.selector).__name__} is told losses or sizes of "
-            "clients' data, to which no noise comes; choose selector=uniform, poisson or shuffled"
-        )

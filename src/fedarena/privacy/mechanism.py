@@ -14,7 +14,7 @@ from fedarena.simulate.selectors import Cyclic
 from fedarena.simulate.selectors.shuffled import rounds_per_pass
 from fedarena.train import Algorithm, Groups
 from fedarena.train.engine import IntArray
-from fedarena.transforms import Aggregator, Transform
+from fedarena.transforms import Aggregator, Attack, Transform
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class RunFacts:
     selector: Selector
     transforms: Sequence[Transform]  # those of the configuration
     aggregator: Aggregator  # the one of the configuration
+    attack: Attack  # of its corrupted clients
     keeps_states: bool = False  # whether clients keep something between their rounds for the algorithm
     phones_leave: bool = False  # whether it matters to whom the server can turn at what time
     samples: IntArray | None = None  # how many training samples every client has who may be invited

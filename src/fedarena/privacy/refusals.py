@@ -29,7 +29,7 @@ _WHY_NOT_SELECTED = {
 
 def check_guarantee(facts: RunFacts, public_timing: bool = False) -> None:
     """Refuses a run in which ε would not hold."""
-    for check in (_check_clients, _check_selector, _check_aggregator, _check_states):
+    for check in (_check_clients, _check_selector, _check_aggregator, _check_attack, _check_states):
         if (why := check(facts)) is not None:
             raise BadInputError(f"Privacy would be broken: {why}")
     if (why := _check_protocol(facts, public_timing)) is not None:
@@ -69,6 +69,16 @@ def _check_aggregator(facts: RunFacts) -> str | None:
         return (
             f"the aggregator {type(facts.aggregator).__name__} gives one client more influence than its clipped update "
             "divided by the cohort; leave it out"
+        )
+    return None
+
+
+def _check_attack(facts: RunFacts) -> str | None:
+    if facts.attack.forges_updates and facts.attack.sees != "own":
+        return (
+            f"corrupted clients of the attack {type(facts.attack).__name__} send what follows from the updates of "
+            "others, so one client changes more than its own update; choose an attack whose clients see nothing but "
+            "their own, such as sign_flip"
         )
     return None
 

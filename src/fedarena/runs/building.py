@@ -262,6 +262,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         selector=selector,
         transforms=(*of_policy, *transforms),
         aggregator=aggregator,
+        attack=attack,
         keeps_states=bool(kept),
         phones_leave=(fleet is not None or given.devices is not None) and not protocol.ignores_availability,
         samples=data.counts(training_clients, "train"),
@@ -270,6 +271,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     mechanism.prepare(facts)
     config = config.model_copy(update={"privacy": config.privacy | mechanism.choices()})
     is_private = mechanism.epsilon(0) is not None
+    if is_private and aggregator.trusted_samples and given.devices is None:  # else they are the server's own
+        raise BadInputError(
+            f"Privacy would be broken: with aggregator={config.aggregator['name']} the server trains on clients' "
+            "samples as they are, which ε does not count; choose another aggregator"
+        )
     warnings += mechanism.notes()
     all_count_the_same = any(one.counts_clients_equally for one in (*transforms, *mechanism.transforms()))
     if all_count_the_same and is_own(type(algorithm).client_weight):
