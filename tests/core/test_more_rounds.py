@@ -47,6 +47,22 @@ def test_the_same_bits_as_from_the_start(tmp_path: Path, settings) -> None:
     assert json.loads((tmp_path / "small" / "environment.json").read_text())["rounds_before"] == [4]
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "fedavg", "secure_aggregation": {"name": "bonawitz", "range": 0.02}},
+        {"edges": {"name": "by_chance", "number": 3}},
+        {"algorithm": "fedbn", "model": "mlp"},
+    ],
+    ids=["secure sums", "edges", "personal models"],
+)
+def test_the_round_that_was_the_last_one_loses_its_scores_alone(tmp_path: Path, settings) -> None:
+    start_run(quick(**settings, rounds=5), tmp_path / "one go")
+    start_run(quick(**settings), tmp_path)
+    resume_run(tmp_path / "small", rounds=5)
+    assert content(tmp_path / "small") == content(tmp_path / "one go" / "small")
+
+
 def test_runs_that_were_stopped_can_have_more(tmp_path: Path) -> None:
     start_run(quick(rounds=9), tmp_path / "one go")
     Run.create(quick(), tmp_path).advance(2).close()

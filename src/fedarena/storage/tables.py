@@ -120,8 +120,6 @@ JOBS = (
     Column("flops", FLOAT, "operations of the client's gradients, as far as the job came"),
     Column("joules", FLOAT, "energy of the phone, as far as the job came"),
 )
-# Columns of runs whose policy decides about hyperparameters of jobs; which there are is for the policy to say.
-OF_POLICY = ("policy_", "arm_")
 COLUMNS = {"rounds": ROUNDS, "clients": CLIENTS, "timings": TIMINGS, "jobs": JOBS, "classes": CLASSES}
 TABLES = tuple(COLUMNS)
 # Those that not every run has: of earlier versions, or for want of anything to tell.
@@ -172,10 +170,12 @@ def sent_bytes(table: pa.Table, name: str) -> pa.ChunkedArray:
 def unevaluated(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """The tables of rounds, and of clients and classes, as they would be if the last round had not been evaluated."""
     rounds = tables["rounds"]
-    kept = [column.name for column in ROUNDS if not column.name.startswith(("eval_", "attack_success"))]
-    kept += [name for name in rounds.column_names if name.startswith(OF_POLICY)]
+    metrics = set(tables["clients"].column_names) - {column.name for column in CLIENTS}
+    scored = {"attack_success", "eval_clients", "eval_samples", f"{PERSONAL}clients", f"{PERSONAL}samples"}
+    scored.update(name for metric in metrics for name in (*summary_names(metric), TRAINING_SET + metric))
     last = rounds.slice(len(rounds) - 1).to_pylist()[0]
-    row = pa.RecordBatch.from_pylist([{name: last[name] for name in kept}], schema=rounds.schema)
+    kept = {name: value for name, value in last.items() if name not in scored}
+    row = pa.RecordBatch.from_pylist([kept], schema=rounds.schema)
     scores = {name: table for name, table in tables.items() if name != "rounds"}
     return {
         "rounds": pa.Table.from_batches([*rounds.slice(0, len(rounds) - 1).to_batches(), row]),
