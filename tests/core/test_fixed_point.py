@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedarena.core.errors import BadInputError
 from fedarena.transforms import Partial
 from fedarena.transforms.discrete_noise import discrete_normals
-from fedarena.transforms.fixed_point import NOTES, SATURATED, FixedPoint, SumForm
+from fedarena.transforms.fixed_point import NOTES, SATURATED, TRAIN_LOSS, FixedPoint, SumForm, bits_for_weights
 
 NUMBERS = {"weight": 7.0, "clients": 1.0}
 
@@ -67,6 +67,20 @@ def test_words_add_up_to_the_sum_of_rounded_numbers(each: Any, bits: int, roundi
     assert restored.numbers["weight"] == sum(0.5 + n for n in range(len(each)))
     assert restored.numbers["clients"] == len(each)
     assert restored.numbers[SATURATED] == sum(one.numbers[SATURATED] for one in rounded)
+
+
+@pytest.mark.parametrize("largest", [1e-8, 3e-5, 0.7, 1.0, 80.0])
+def test_weights_are_exact_where_whole_and_precise_where_small(largest: float) -> None:
+    fixed = FixedPoint(3, 2.0 * largest, 1.0, point_bits=bits_for_weights(largest))
+    of = form(fixed, partial([0.0]))
+    weights = [largest, 0.3 * largest, 0.01 * largest]
+    told = notes() | {TRAIN_LOSS: 3e9}
+    rounded = [of.rounded(partial([0.0], weight=weight), told, draws()) for weight in weights]
+    words = [of.words(one) for one in rounded]
+    total = of.from_words(sum(words, np.zeros_like(words[0])), 3).numbers
+    assert total["weight"] == sum(one.numbers["weight"] for one in rounded)
+    assert total["weight"] == pytest.approx(sum(weights), rel=3e-6)
+    assert (total["clients"], total[TRAIN_LOSS]) == (3.0, 9e9)
 
 
 def test_what_is_beyond_the_range_is_cut_off_and_counted() -> None:

@@ -3,8 +3,8 @@
 What a client adds to a sum (`Aggregator.add_up` of its update alone) becomes a vector of words. A number of a tensor is
 multiplied by a power of two and rounded; what is larger than its bound is cut off, and how often that happened is added
 up as well. The power is the largest with which the sum over a whole group cannot overflow, whatever its members have.
-Weights and other numbers beside tensors are 64 bits with 20 behind the point, in four words of 16 bits each, of which
-2^16 members can be added up; they are exact if they are whole.
+Weights and other numbers beside tensors are 64 bits with 20 behind the point, or more where even the largest weight is
+below 1, in four words of 16 bits each, of which 2^16 members can be added up; they are exact if they are whole.
 
 Sums of whole numbers do not depend on an order, so everybody who adds up the same updates gets the same bits.
 """
@@ -35,6 +35,7 @@ TRAIN_LOSS, TRAIN_SAMPLES = "train_loss", "train_samples"  # the sum of losses t
 NOTES = (SATURATED, TRAIN_LOSS, TRAIN_SAMPLES)
 
 _LIMBS, _LIMB_BITS, _POINT_BITS = 4, 16, 20
+_MOST_POINT_BITS = 50  # so that there is room for counts of clients, too
 _OFFSET = 1 << 63  # which makes numbers positive
 _MOST_SIGNIFICANT_BITS = 52  # of a sum, so that it can be written in double precision
 _LEAST_STEPS = 128  # between zero and the largest number
@@ -51,6 +52,7 @@ class FixedPoint:
     bits: int = 32  # of a word
     rounding: Rounding = "nearest"  # or up and down by chance, such that the mean is the number itself
     noise_deviation: float = 0.0  # of the noise that every client adds to each number of a tensor
+    point_bits: int = _POINT_BITS  # behind the point, of weights and what else an aggregator adds up beside tensors
 
     def scale(self, bound: float) -> float:
         """By what numbers within a bound are multiplied: a power of two."""
@@ -126,7 +128,7 @@ class SumForm:
         return max((1 / slot.scale for slot in self._slots), default=0.0)
 
     def rounded(self, added: Partial, notes: dict[str, float], rounding: Draws, noise: Draws | None = None) -> Partial:
-        """What one client adds to the sum, in whole numbers; those beside tensors in steps of 2^-20."""
+        """What one client adds to the sum, in whole numbers; those beside tensors in steps of a power of two."""
         values = torch.cat([self._found(added, slot).reshape(-1).double() for slot in self._slots])
         device = values.device
         scaled = values * self._scales.to(device)
@@ -144,7 +146,8 @@ class SumForm:
             found = found + self._noise(noise).to(device)
         told = {SATURATED: float((cut != whole).sum()), **notes}
         numbers = added.numbers | {name: told[name] for name in self.notes}
-        return Partial(self._apart(found), {name: _in_steps(float(numbers[name])) for name in self.numbers})
+        steps = {name: _in_steps(float(numbers[name]), self._point_bits(name)) for name in self.numbers}
+        return Partial(self._apart(found), steps)
 
     def restored(self, total: Partial) -> Partial:
         """The numbers that a sum of whole ones stands for."""
@@ -160,7 +163,7 @@ class SumForm:
         whole = torch.cat([rounded.tensors[slot.group][slot.name].reshape(-1) for slot in self._slots]).cpu().numpy()
         limbs = []
         for name in self.numbers:
-            bits = int(rounded.numbers[name] * (1 << _POINT_BITS)) + _OFFSET
+            bits = int(rounded.numbers[name] * (1 << self._point_bits(name))) + _OFFSET
             limbs += [bits >> (_LIMB_BITS * place) & ((1 << _LIMB_BITS) - 1) for place in range(_LIMBS)]
         return np.concatenate([whole.astype(np.int64).view(np.uint64).astype(kind), np.array(limbs, dtype=kind)])
 
@@ -172,8 +175,11 @@ class SumForm:
         numbers = {}
         for name, places in zip(self.numbers, limbs, strict=True):
             bits = sum(limb << (_LIMB_BITS * place) for place, limb in enumerate(places))
-            numbers[name] = (bits - members * _OFFSET) / (1 << _POINT_BITS)
+            numbers[name] = (bits - members * _OFFSET) / (1 << self._point_bits(name))
         return Partial(tensors, numbers)
+
+    def _point_bits(self, name: str) -> int:
+        return _POINT_BITS if name in self.notes else self.fixed_point.point_bits
 
     def _found(self, added: Partial, slot: _Slot) -> Tensor:
         found = added.tensors.get(slot.group, {}).get(slot.name)
@@ -195,7 +201,12 @@ class SumForm:
         return torch.from_numpy(np.concatenate(each))
 
 
-def _in_steps(number: float) -> float:
-    """The nearest number that has 20 bits behind the point."""
-    most = float(1 << 42)
-    return round(min(max(number, -most), most) * (1 << _POINT_BITS)) / (1 << _POINT_BITS)
+def bits_for_weights(largest: float) -> int:
+    """How many bits behind the point weights need, so that rounding changes little about the largest of them."""
+    return min(_POINT_BITS + max(0, -math.floor(math.log2(largest))), _MOST_POINT_BITS)
+
+
+def _in_steps(number: float, point_bits: int) -> float:
+    """The nearest number that has so many bits behind the point."""
+    most = float(1 << (62 - point_bits))
+    return round(min(max(number, -most), most) * (1 << point_bits)) / (1 << point_bits)

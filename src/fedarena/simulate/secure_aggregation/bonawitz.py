@@ -9,7 +9,7 @@ from fedarena.client.secure_limits import LEAST_MEMBERS, MOST_MEMBERS
 from fedarena.client.secure_messages import Traffic
 from fedarena.core.errors import BadInputError
 from fedarena.simulate.secure_aggregation.base import SECURE_AGGREGATIONS, SecureAggregation, SecureTraffic
-from fedarena.transforms.fixed_point import FixedPoint, Rounding
+from fedarena.transforms.fixed_point import FixedPoint, Rounding, bits_for_weights
 
 
 @SECURE_AGGREGATIONS.register("bonawitz")
@@ -19,7 +19,8 @@ class Bonawitz(SecureAggregation):
     - `group`: clients of a group, at most; those who have trained in a round form groups of about equal size.
     - `threshold`: a group's sum is lost unless more than this share of it stays to the end.
     - `range`: changes of a parameter are cut off beyond it; `other_range`: other numbers that clients send.
-    - `largest_weight`: that a client counts in the mean; by default that of the client who counts most.
+    - `largest_weight`: with which a client may count so that its changes have the whole `range`; it changes nothing
+      about how much anybody counts. By default that of the client who counts most.
     - `bits`: of a word, 32 or 64; `rounding`: ``nearest``, or ``stochastic``, which is right in the mean.
     - `trip_seconds`: of virtual time until a short message and its answer have gone between server and phones.
     """
@@ -63,7 +64,8 @@ class Bonawitz(SecureAggregation):
         """Bounds are those of an update times its client's weight."""
         assert self.largest_weight is not None
         bound, other = self.range * self.largest_weight, self.other_range * self.largest_weight
-        return FixedPoint(self.group, bound, other, self.bits, self.rounding, self.noise_deviation)
+        point = bits_for_weights(self.largest_weight)
+        return FixedPoint(self.group, bound, other, self.bits, self.rounding, self.noise_deviation, point)
 
     def threshold(self, members: int) -> int:
         """More than a share of the members."""
