@@ -63,6 +63,16 @@ def test_the_round_that_was_the_last_one_loses_its_scores_alone(tmp_path: Path, 
     assert content(tmp_path / "small") == content(tmp_path / "one go" / "small")
 
 
+@pytest.mark.filterwarnings("ignore:Privacy")
+@pytest.mark.parametrize("formula", ["paper", "fedhpo"])
+def test_noise_that_follows_from_the_number_of_rounds_allows_no_more_of_them(tmp_path: Path, formula: str) -> None:
+    start_run(quick(algorithm="fedavg", privacy={"name": "nbafl", "formula": formula}), tmp_path)
+    before = content(tmp_path / "small")
+    with pytest.raises(BadInputError, match="has the noise that 4 rounds need, so the run cannot have 9 instead"):
+        resume_run(tmp_path / "small", rounds=9)
+    assert content(tmp_path / "small") == before
+
+
 def test_runs_that_were_stopped_can_have_more(tmp_path: Path) -> None:
     start_run(quick(rounds=9), tmp_path / "one go")
     Run.create(quick(), tmp_path).advance(2).close()

@@ -67,7 +67,7 @@ class Mechanism:
         """Told once, before the run: solves for what was not given, and refuses what would break the guarantee."""
 
     def check_goes_on(self, former: Mechanism) -> None:
-        """Told once a fork is prepared, whose first rounds `former` was part of: refuses what would change their ε."""
+        """Refuses to go on in a fork or a longer run where that would change what holds for the rounds of `former`."""
 
     def wrapped(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm as clients run it; called before anything else is built."""

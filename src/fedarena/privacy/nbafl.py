@@ -119,6 +119,7 @@ class NbAFL(Mechanism):
                 "as fedavg"
             )
         assert facts.samples is not None
+        self.rounds = facts.rounds
         self.smallest = int(facts.samples.min())
         if self.uploads is None:
             self.uploads = max(1, round(facts.rounds * facts.cohort / facts.population))
@@ -131,6 +132,15 @@ class NbAFL(Mechanism):
         scale = 2 * c * self.clip_norm / (self.smallest * facts.population * self.claimed_epsilon)
         self.downlink_std = scale * math.sqrt(max(0, beyond))
         self._sending.uplink_std = self.uplink_std
+
+    def check_goes_on(self, former: Mechanism) -> None:
+        """Refuses another number of rounds: those before would have had other noise."""
+        assert isinstance(former, NbAFL)
+        if self.rounds != former.rounds:
+            raise BadInputError(
+                f"privacy=nbafl has the noise that {former.rounds} rounds need, so the run cannot have {self.rounds} "
+                "instead; start a new one"
+            )
 
     @property
     def _constant(self) -> float:

@@ -139,6 +139,7 @@ class Run:
         check_same_experiment(experiment, folder)
         if rounds is not None and rounds != experiment.config.rounds:
             longer = prepare(with_more_rounds(experiment, folder, rounds), observer, given)
+            longer.mechanism.check_goes_on(experiment.mechanism)
             give_more_rounds(experiment.config, longer.config, folder)
             experiment = longer
         with _crew_of(experiment, observer, elsewhere) as crew:
