@@ -116,12 +116,17 @@ class LiveRound(Protocol):
         self._coordinator.wait(_LOOK_SECONDS)
 
     def _clients(self, round: int, world: World) -> IntArray:
-        """Who is invited, as soon as enough are there; nobody, if that takes too long."""
+        """Who is invited, as soon as enough are there; nobody, if that takes too long.
+
+        Where chance decides how many are invited, nobody of those who are there is a cohort like any other.
+        """
         rule, began = self._rule, self._deployment.seconds()
         while True:
             now = self._deployment.seconds()
             clients = world.invite(rule.wanted, now, round)
-            if len(clients) >= min(rule.fewest, len(world.clients)) or (world.selector.varies and len(clients)):
+            if len(clients) >= min(rule.fewest, len(world.clients)):
+                return clients
+            if world.selector.varies and world.phones.is_available(world.clients, now).any():
                 return clients
             if now - began >= rule.patience:
                 return clients[:0]

@@ -170,6 +170,12 @@ class DeployedServer:
             noise = account.noise if secret_noise else None
             simulation = replace(simulation, epsilon_after=account.epsilon, server_noise=noise)
         is_secure = simulation.path.sums is not None
+        if simulation.always_steps and options.norm_factor is not None and not is_secure:  # noise is for the sum
+            options = replace(options, norm_factor=None)
+            run.experiment.warnings.append(
+                "Privacy: deploy.norm_factor is left aside, since whether an update counts must not depend on others; "
+                "deploy.norm_bound may be set instead"
+            )
         form = UpdateForm({}) if is_secure else update_form(simulation)
         admission = Admission(form, simulation.algorithm, run.config.local, options, is_secure)
         self.coordinator = Coordinator(place, Members(folder.path), admission, clock, joined.samples)
