@@ -350,3 +350,71 @@ def test_a_loss_may_depend_on_inputs(tmp_path: Path) -> None:
     """Of a constant answer, nobody can say how good it is then."""
     both(tmp_path, task={"name": WeighsByInput, "metrics": ["accuracy"], "lead": "loss"})
     assert fedarena.load(tmp_path / "cohort").summary["baseline"] is None
+
+
+class SendsMore(FedAvg):
+    """Sends a group of its own beside the change of the model."""
+
+    def __init__(self, *, group: str = "more", dtype: str = "float32"):
+        super().__init__()
+        self.group, self.dtype = group, dtype
+
+    def client_update(self, params, client, work):
+        update, kept = super().client_update(params, client, work)
+        return {**update, self.group: {"x": torch.ones(2, dtype=getattr(torch, self.dtype))}}, kept
+
+    def server_step(self, state, mean_update, round):
+        assert mean_update[self.group]["x"].shape == (2,)
+        return super().server_step(state, mean_update, round)
+
+
+_POISSON = {"privacy": {"name": "gaussian", "noise_multiplier": 1.0}, "selector": "poisson"}
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        _POISSON,
+        {"transforms": [{"name": "clip", "groups": "all"}]},
+        {
+            "privacy": {"name": "correlated_gaussian", "noise_multiplier": 1.0},
+            "selector": {"name": "cyclic", "groups": 2},
+        },
+    ],
+    ids=["gaussian", "clip", "correlated"],
+)
+def test_whole_numbers_that_cannot_be_shortened_have_a_sentence(tmp_path: Path, dtype, settings) -> None:
+    with pytest.raises(BadInputError, match="its clients send more/x as whole numbers, which cannot be shortened"):
+        start_run(config(algorithm={"name": SendsMore, "dtype": dtype}, **settings), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("group", "settings", "sentence"),
+    [
+        ("verdict", {}, "SendsMore calls a group of its update 'verdict'.*choose another name"),
+        ("sent", _POISSON, "SendsMore calls a group of its update 'sent'"),
+        ("packed", {"transforms": ["top_k"]}, "SendsMore calls a group of its update 'packed'"),
+        ("clipping", _POISSON, "call a group of their update 'clipping'"),
+    ],
+)
+def test_groups_that_mean_something_else_on_their_way_have_a_sentence(tmp_path, group, settings, sentence) -> None:
+    with pytest.raises(BadInputError, match=sentence):
+        start_run(config(algorithm={"name": SendsMore, "group": group}, **settings), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_groups_may_have_any_name_that_nobody_else_uses(tmp_path: Path) -> None:
+    start_run(config(algorithm={"name": SendsMore, "group": "sent"}, rounds=2), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:Privacy")
+def test_local_noise_keeps_the_precision_of_every_group(tmp_path: Path) -> None:
+    settings = {"algorithm": {"name": SendsMore, "dtype": "float64"}, "privacy": "local_laplace", "rounds": 2}
+    assert start_run(config(**settings), tmp_path).summary["status"] == "finished"
+
+
+def test_local_noise_does_not_hide_how_much_is_sent(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="does not fit FedKD: how much its clients send tells what they learned"):
+        start_run(config(algorithm="fedkd", privacy="local_laplace"), tmp_path)

@@ -194,6 +194,7 @@ def test_idle(monkeypatch):
         ),
         ({"privacy": {"name": "dp_sgd", "noise_multiplier": 1.0}}, "privacy=dp_sgd needs its noise.*choose gaussian"),
         ({"privacy": {"name": "privunit", "job_epsilon": 1.0}}, "privacy=privunit needs SciPy, which devices cannot"),
+        ({"selector": "power_of_choice"}, "asks for losses on training samples.*choose selector.losses=latest"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -201,6 +202,10 @@ def test_what_devices_cannot_do_is_refused_at_the_server(settings, sentence):
     experiment = small_experiment(**settings)
     with pytest.raises(BadInputError, match=sentence):
         device_settings(experiment)
+
+
+def test_a_selector_that_takes_the_latest_losses_is_deployed():
+    device_settings(small_experiment(selector={"name": "power_of_choice", "losses": "latest"}))
 
 
 def test_settings_that_make_no_sense_have_a_sentence():

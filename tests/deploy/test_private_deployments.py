@@ -14,6 +14,7 @@ from small_deployments import bits_of, deploy_folder, play, serving, simulated_b
 
 from fedarena.core.errors import BadInputError
 from fedarena.deploy.admission import Norms, RefusedError
+from fedarena.deploy.live import LiveRound
 from fedarena.deploy.serving import DeviceClients, open_server
 from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.observer import Observer
@@ -77,6 +78,13 @@ def test_under_central_noise_no_update_is_refused_for_the_norms_of_others(settin
 @pytest.mark.filterwarnings("ignore:Privacy")
 def test_a_round_that_draws_nobody_is_a_step_of_noise_alone(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(small_deployments, "open_server", lambda *args: open_server(*args, secret_noise=False))
+    waits, really_wait = iter(range(30)), LiveRound._wait
+
+    def wait(self: LiveRound) -> None:
+        assert next(waits, None) is not None, "it waits for ever"
+        really_wait(self)
+
+    monkeypatch.setattr(LiveRound, "_wait", wait)
     config = small_config(privacy=GAUSSIAN, selector="poisson", cohort=1, seed=5)
     server = play(*deploy_folder(tmp_path / "deploy"), config)[0]
     rounds = server.run.result().rounds

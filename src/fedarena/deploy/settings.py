@@ -17,6 +17,8 @@ from fedarena.models.trainable import constant_tensors
 from fedarena.runs.building import Experiment
 from fedarena.runs.opening import data_spec
 from fedarena.runs.own_source import own_source
+from fedarena.simulate import Selector
+from fedarena.simulate.selectors import PowerOfChoice
 from fedarena.transforms import Transform
 
 # Settings that make up something which real devices have by themselves or cannot have.
@@ -101,8 +103,17 @@ def check_deployable(experiment: Experiment) -> None:
         )
     if config.engine.get("precision") == "tf32":
         raise BadInputError("engine.precision=tf32 needs a GPU on every device; choose full or bf16")
+    if _asks_for_losses(simulation.selector) and simulation.cohort < len(simulation.training_clients):
+        raise BadInputError(
+            "selector.losses=current asks for losses on training samples, which are on devices; choose "
+            "selector.losses=latest, or another selector"
+        )
     refuse_files(config.to_dict())
     _transforms(experiment, all_transforms=False)
+
+
+def _asks_for_losses(selector: Selector) -> bool:
+    return isinstance(selector, PowerOfChoice) and selector.losses == "current" and selector.oversample > 1
 
 
 def _transforms(experiment: Experiment, all_transforms: bool) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedarena.core.errors import BadInputError
 from fedarena.train import COVERAGE, Algorithm, Groups
-from fedarena.transforms.rows import Rows, ScaledRows, norms_of
+from fedarena.transforms.rows import Rows, ScaledRows, norms_of, whole_number
 from fedarena.transforms.transform import TRANSFORMS, Transform
 
 
@@ -29,8 +29,12 @@ class Clip(Transform):
         self.bound, self.groups = bound, groups
 
     def obstacle(self, algorithm: Algorithm, update: Groups) -> str | None:
-        """There must be something to clip."""
-        return None if any(self._clipped(update, algorithm.change_groups)) else "its clients send no update"
+        """There must be something to clip, and all of it must be numbers that can be shortened."""
+        clipped = self._clipped(update, algorithm.change_groups)
+        if not any(clipped):
+            return "its clients send no update"
+        whole = whole_number(clipped)
+        return f"its clients send {whole} as whole numbers, which cannot be shortened" if whole else None
 
     def at_client(self, rows: Rows, kept: Groups, server: Groups) -> tuple[Groups, Groups]:
         """The shortened updates."""

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedarena.core.streams import purpose_bits
 from fedarena.models.keyed_random import derived, keyed_normals
 from fedarena.train import COVERAGE, Algorithm, Groups, JobContext
-from fedarena.transforms.rows import Rows, ScaledRows, norms_of
+from fedarena.transforms.rows import Rows, ScaledRows, norms_of, whole_number
 from fedarena.transforms.transform import SecretContext, Transform
 from fedarena.transforms.wire import Sent, Wire
 
@@ -78,7 +78,10 @@ class ClipAndNoise(Transform):
             )
         if type(algorithm).uploaded_bytes is not Algorithm.uploaded_bytes:
             return "how much its clients send tells what they learned, and they send that number beside their update"
-        return None
+        if CLIPPING in update:
+            return f"its clients call a group of their update {CLIPPING!r}, in which they say whether they were clipped"
+        whole = whole_number(update)
+        return f"its clients send {whole} as whole numbers, which cannot be shortened" if whole else None
 
     def server_init(self, update: Groups) -> Groups:
         """The norm, and what is measured in a step: the norm it was made with, and noise relative to the update."""

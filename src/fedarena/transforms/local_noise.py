@@ -17,7 +17,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.secret_noise import SecretStream
 from fedarena.core.streams import purpose_bits
 from fedarena.train import COVERAGE, Algorithm, Groups
-from fedarena.transforms.rows import Rows, flat, unflat
+from fedarena.transforms.rows import Rows, flat, unflat, whole_number
 from fedarena.transforms.transform import Transform
 
 
@@ -38,8 +38,10 @@ class LocalRandomizer(Transform):
             return "which parts of the model a client trained would be seen without noise"
         if not any(t.is_floating_point() for tensors in update.values() for t in tensors.values()):
             return "its clients send no update"
-        whole = [f"{g}/{name}" for g, tensors in update.items() for name, t in tensors.items() if _is_whole(t)]
-        return f"its clients send {whole[0]} as whole numbers, to which no noise can be added" if whole else None
+        if type(algorithm).uploaded_bytes is not Algorithm.uploaded_bytes:
+            return "how much its clients send tells what they learned, and no noise comes to that"
+        whole = whole_number(update)
+        return f"its clients send {whole} as whole numbers, to which no noise can be added" if whole else None
 
     def at_client(self, rows: Rows, kept: Groups, server: Groups) -> tuple[Groups, Groups]:
         """The randomized updates."""
@@ -129,7 +131,3 @@ def normal_rows(rows: Rows, purpose: str, like: Tensor) -> Tensor:
     dtype = np.float64 if like.dtype == torch.float64 else np.float32
     drawn = [generator.standard_normal(like.shape[1], dtype=dtype) for generator in generators(rows, purpose)]
     return torch.from_numpy(np.stack(drawn)).to(like)
-
-
-def _is_whole(t: Tensor) -> bool:
-    return not t.is_floating_point()

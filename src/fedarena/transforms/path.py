@@ -39,7 +39,7 @@ from fedarena.train.shards import StateFile
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.train.validation import Validated, join_validated
 from fedarena.transforms.aggregators import Aggregator, Mean, Partial
-from fedarena.transforms.aggregators.base import ServerStep, named
+from fedarena.transforms.aggregators.base import VERDICT, ServerStep, named
 from fedarena.transforms.aggregators.collected import collect_rows, collected_rows, merge_rows
 from fedarena.transforms.aggregators.mean import CHANGE
 from fedarena.transforms.attacks import Attack
@@ -109,6 +109,12 @@ class UpdatePath:
 
         A step of the server is of so many updates; where that depends on who comes, of those of a cohort at most.
         """
+        taken = (VERDICT, *((SENT, PACKED) if self.transforms else ()))
+        if strange := next((group for group in taken if group in update), None):
+            raise BadInputError(
+                f"{_name(self.algorithm)} calls a group of its update {strange!r}, which means something else on its "
+                "way to the server; choose another name"
+            )
         for transform in self.transforms:
             if obstacle := transform.obstacle(self.algorithm, update):
                 raise BadInputError(

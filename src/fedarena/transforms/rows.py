@@ -136,13 +136,19 @@ def flat(groups: Groups) -> Tensor:
 
 
 def unflat(matrix: Tensor, like: Groups) -> Groups:
-    """The inverse of `flat`, for groups of these names and shapes."""
-    shapes = [(group, name, t.shape) for group, tensors in like.items() for name, t in tensors.items()]
-    pieces = torch.split(matrix, [shape[1:].numel() for _, _, shape in shapes], dim=1)
+    """The inverse of `flat`, for groups of these names, shapes and types."""
+    found = [(group, name, t) for group, tensors in like.items() for name, t in tensors.items()]
+    pieces = torch.split(matrix, [t.shape[1:].numel() for _, _, t in found], dim=1)
     groups: Groups = {group: {} for group in like}
-    for piece, (group, name, shape) in zip(pieces, shapes, strict=True):
-        groups[group][name] = piece.reshape(shape)
+    for piece, (group, name, t) in zip(pieces, found, strict=True):
+        groups[group][name] = piece.reshape(t.shape).to(t.dtype)
     return groups
+
+
+def whole_number(groups: Groups) -> str | None:
+    """The first tensor of whole numbers, which can neither be shortened nor get noise; None: there is none."""
+    names = (f"{group}/{name}" for group, ts in groups.items() for name, t in ts.items() if not t.is_floating_point())
+    return next(names, None)
 
 
 def norms_of(rows: Groups) -> Tensor:
