@@ -381,8 +381,13 @@ _POISSON = {"privacy": {"name": "gaussian", "noise_multiplier": 1.0}, "selector"
             "privacy": {"name": "correlated_gaussian", "noise_multiplier": 1.0},
             "selector": {"name": "cyclic", "groups": 2},
         },
+        {
+            "privacy": {"name": "distributed_gaussian", "noise_multiplier": 1.0},
+            "selector": "shuffled",
+            "secure_aggregation": "bonawitz",
+        },
     ],
-    ids=["gaussian", "clip", "correlated"],
+    ids=["gaussian", "clip", "correlated", "distributed"],
 )
 def test_whole_numbers_that_cannot_be_shortened_have_a_sentence(tmp_path: Path, dtype, settings) -> None:
     with pytest.raises(BadInputError, match="its clients send more/x as whole numbers, which cannot be shortened"):

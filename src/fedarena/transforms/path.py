@@ -109,18 +109,8 @@ class UpdatePath:
 
         A step of the server is of so many updates; where that depends on who comes, of those of a cohort at most.
         """
-        taken = (VERDICT, *((SENT, PACKED) if self.transforms else ()))
-        if strange := next((group for group in taken if group in update), None):
-            raise BadInputError(
-                f"{_name(self.algorithm)} calls a group of its update {strange!r}, which means something else on its "
-                "way to the server; choose another name"
-            )
+        self._check_fit(update)
         for transform in self.transforms:
-            if obstacle := transform.obstacle(self.algorithm, update):
-                raise BadInputError(
-                    f"The transform {_name(transform)} does not fit {_name(self.algorithm)}: {obstacle}; "
-                    "leave it out, or choose another algorithm"
-                )
             check_transform(transform, update, self.algorithm.change_groups)
         if obstacle := self.aggregator.obstacle(self.algorithm, update):
             raise BadInputError(
@@ -299,8 +289,24 @@ class UpdatePath:
         hidden = replace(rows, secret=self._clients_noise)
         return self.sums.rounded(added, notes, draws_of(rows, "rounding"), draws_of(hidden, "noise"))
 
+    def _check_fit(self, update: Groups) -> None:
+        """Refuses updates with which this way can do nothing."""
+        taken = (VERDICT, *((SENT, PACKED) if self.transforms else ()))
+        if strange := next((group for group in taken if group in update), None):
+            raise BadInputError(
+                f"{_name(self.algorithm)} calls a group of its update {strange!r}, which means something else on its "
+                "way to the server; choose another name"
+            )
+        for transform in self.transforms:
+            if obstacle := transform.obstacle(self.algorithm, update):
+                raise BadInputError(
+                    f"The transform {_name(transform)} does not fit {_name(self.algorithm)}: {obstacle}; "
+                    "leave it out, or choose another algorithm"
+                )
+
     def sum_securely(self, fixed_point: FixedPoint, update: Groups, notes: Sequence[str]) -> None:
         """Has all updates rounded from now on; `update` shows what one looks like."""
+        self._check_fit(update)
         example = self.nothing(update, self.server_init(update))
         changes = {group for group in example.tensors if group.removeprefix(CHANGE) in self.algorithm.change_groups}
         self.sums = SumForm(fixed_point, example, changes, notes)
