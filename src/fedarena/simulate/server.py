@@ -99,6 +99,8 @@ class Server:
         update, self.transform_states = self.path.finish(update, self.transform_states, round, self.version)
 
         def take(state: Groups, update: Groups) -> Groups:
+            if has_own_code(self.algorithm):  # which may change in place what clients still train from
+                state, update = map_groups(_copied, state), map_groups(_copied, update)
             with self._seeded(), refusing_memories(self.algorithm, "server_step", _IN_STATE):
                 stepped = self.algorithm.server_step(state, update, round)
             if not isinstance(stepped, Mapping):
@@ -148,6 +150,10 @@ class Server:
         late = self._to_measure
         states, observed = (self.transform_states, self._observed) if late is None else late()
         return self.path.measure(states, observed)
+
+
+def _copied(value: Tensor) -> Tensor:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _check_shapes(update: Tensors, params: Tensors, path: UpdatePath) -> None:

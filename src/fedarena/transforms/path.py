@@ -33,7 +33,7 @@ from fedarena.train import (
 )
 from fedarena.train.late import LateChecks, Numbers, concatenated
 from fedarena.train.memories import refusing_memories
-from fedarena.train.own_code import refusing_own_draws
+from fedarena.train.own_code import has_own_code, refusing_own_draws
 from fedarena.train.product_rows import finite_clients
 from fedarena.train.shards import StateFile
 from fedarena.train.tensors import TRANSFORM_GROUP
@@ -187,6 +187,10 @@ class UpdatePath:
         diverged = diverged_clients(result)
         if diverged.any():
             result = as_if_nothing_was_learned(result, diverged)
+        parts = (*self.transforms, self.aggregator, *([] if self._attack is None else [self._attack]))
+        if result.client_states and any(map(has_own_code, parts)):
+            # An algorithm may let clients keep the tensors that they send, and these parts may change those in place.
+            result = replace(result, client_states=map_groups(torch.clone, result.client_states))
         observed: dict[str, float | Tensor] = {}
         numbers = None if transforms is None else range(transforms)
         rows, kept, uploaded = self._transform(
@@ -380,6 +384,8 @@ class UpdatePath:
         kept = list(server)
         for number, transform in reversed(list(enumerate(self.transforms))):
             context = self._server_context(number, round, version)
+            if has_own_code(transform):  # which may change in place what another part keeps
+                update = map_groups(torch.clone, update)
             with refusing_own_draws(transform, "at_server"), refusing_memories(transform, "at_server", _KEPT):
                 update, kept[number] = transform.at_server(update, kept[number], context)
         return update, kept
