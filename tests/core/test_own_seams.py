@@ -19,6 +19,7 @@ from fedarena.models.tasks.classification import Classification
 from fedarena.runs.run import start_run
 from fedarena.simulate import Selector
 from fedarena.transforms import Aggregator, Partial, Transform
+from fedarena.transforms.aggregators import Mean
 
 
 def both(tmp_path: Path, **settings):
@@ -423,3 +424,50 @@ def test_local_noise_keeps_the_precision_of_every_group(tmp_path: Path) -> None:
 def test_local_noise_does_not_hide_how_much_is_sent(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="does not fit FedKD: how much its clients send tells what they learned"):
         start_run(config(algorithm="fedkd", privacy="local_laplace"), tmp_path)
+
+
+class LossByOption(FedAvg):
+    def __init__(self, *, smooth: bool = True):
+        super().__init__()
+        if smooth:
+            self.local_loss = self._smooth
+
+    def _smooth(self, task, params, batch, client):
+        return F.cross_entropy(task.predict(params, batch), batch["y"], label_smoothing=0.2)
+
+
+class ScaleByOption(Transform):
+    def __init__(self, *, factor: float = 0.5):
+        super().__init__()
+        self.at_client = lambda rows, kept, server: (rows.update, kept)
+
+
+class ConcludesInItself(Mean):
+    def __init__(self):
+        super().__init__()
+        self.conclude = super().conclude
+
+
+class FirstComeByOption(Selector):
+    def __init__(self):
+        self.select = lambda number, candidates, round: candidates.everybody()[:number]
+
+
+@pytest.mark.parametrize(
+    ("settings", "hook"),
+    [
+        ({"algorithm": LossByOption}, "LossByOption sets self.local_loss"),
+        ({"algorithm": LossByOption, "privacy": {"name": "dp_sgd", "noise_multiplier": 1.0}}, "sets self.local_loss"),
+        ({"transforms": [ScaleByOption]}, "ScaleByOption sets self.at_client"),
+        ({"aggregator": ConcludesInItself}, "ConcludesInItself sets self.conclude"),
+        ({"selector": FirstComeByOption}, "FirstComeByOption sets self.select"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["cohort", "reference"])
+def test_a_hook_that_a_part_sets_on_itself_is_refused(tmp_path: Path, settings, hook: str, engine: str) -> None:
+    with pytest.raises(BadInputError, match=hook):
+        start_run(config(**{"algorithm": "fedavg", "rounds": 1, **settings, "engine": engine}), tmp_path)
+
+
+def test_an_option_may_leave_a_hook_as_the_class_has_it(tmp_path: Path) -> None:
+    both(tmp_path, algorithm={"name": LossByOption, "smooth": False})

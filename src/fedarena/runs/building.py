@@ -14,7 +14,7 @@ import torch
 from fedarena.algorithms import ALGORITHMS
 from fedarena.algorithms.layers import PERSONAL_PART, matching
 from fedarena.core.errors import BadInputError
-from fedarena.core.own import is_own
+from fedarena.core.own import check_hooks_are_in_class, is_own
 from fedarena.core.registry import make_part, make_parts
 from fedarena.core.words import counted
 from fedarena.data import Federation, PooledFederation
@@ -203,6 +203,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         if centralized
         else make_part(SELECTORS, config.selector, Selector, "a selector", config.seed)
     )
+    check_hooks_are_in_class(selector)
     if selector.varies and isinstance(engine, CohortEngine):
         engine.expect_varying_cohorts(cohort)
     params = engine.initial_params()

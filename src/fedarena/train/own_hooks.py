@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedarena.core.errors import BadInputError
-from fedarena.core.own import is_own
+from fedarena.core.own import check_hooks_are_in_class, is_own
 from fedarena.core.words import some
 from fedarena.models import Task, Tensors, seeded, trainable_parameters
 from fedarena.models.probes import made_up_batch
@@ -78,11 +78,12 @@ def misspelt_hooks(algorithm: Algorithm) -> list[str]:
 
 def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
     """Refuses an algorithm of somebody's own that draws from a global generator, remembers something in itself, changes
-    what it is given, has a loss of other parameters, or groups that cannot be stored.
+    what it is given, has a loss of other parameters, hooks that are not in its class, or groups that cannot be stored.
     """
     kind = type(algorithm)
     if not is_own(kind):
         return
+    check_hooks_are_in_class(algorithm)
     check_client_weight(algorithm)
     params = {name: p.detach().clone() for name, p in trainable_parameters(task.module).items()}
     with _unchanged(f"{kind.__name__}.server_init", {"the parameters that it gets": params}):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError, NotFiniteError
-from fedarena.core.own import is_own
+from fedarena.core.own import check_hooks_are_in_class, is_own
 from fedarena.core.secret_noise import SecretSource
 from fedarena.core.words import counted
 from fedarena.train import (
@@ -104,11 +104,18 @@ class UpdatePath:
         self._colluding = self._attack is not None and self._attack.sees != "own"
         self.sums: SumForm | None = None  # how updates are rounded where the server gets sums of them alone
 
+    @property
+    def _parts(self) -> tuple[object, ...]:
+        """Whatever sees clients' updates before they are added up."""
+        return (*self.transforms, self.aggregator, *([] if self._attack is None else [self._attack]))
+
     def check(self, update: Groups, updates_per_step: int | None, cohort: int | None = None) -> None:
         """Refuses what does not fit together; `update` is what one client of the algorithm sends.
 
         A step of the server is of so many updates; where that depends on who comes, of those of a cohort at most.
         """
+        for part in self._parts:
+            check_hooks_are_in_class(part)
         self._check_fit(update)
         for transform in self.transforms:
             check_transform(transform, update, self.algorithm.change_groups)
@@ -187,8 +194,7 @@ class UpdatePath:
         diverged = diverged_clients(result)
         if diverged.any():
             result = as_if_nothing_was_learned(result, diverged)
-        parts = (*self.transforms, self.aggregator, *([] if self._attack is None else [self._attack]))
-        if result.client_states and any(map(has_own_code, parts)):
+        if result.client_states and any(map(has_own_code, self._parts)):
             # An algorithm may let clients keep the tensors that they send, and these parts may change those in place.
             result = replace(result, client_states=map_groups(torch.clone, result.client_states))
         observed: dict[str, float | Tensor] = {}
