@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logistic_clients import flat, logistic_simulation
-from small_runs import config
+from small_runs import config, losses
 from torch import nn
 from torch.nn import functional as F
 
@@ -21,7 +21,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.metrics import Metric, MetricInfo
 from fedarena.metrics.totals import MetricStates, Totals
 from fedarena.models import DataSpec, make_task
-from fedarena.models.probes import counts_padding
+from fedarena.models.dropout import with_keyed_dropout
+from fedarena.models.probes import check_scores_apart, counts_padding
 from fedarena.models.tasks.classification import Classification
 from fedarena.runs.run import Run, start_run
 from fedarena.simulate import simulate
@@ -140,6 +141,87 @@ class Centred(nn.Linear):
         return super().forward(x - x.mean(0) if self.training else x)
 
 
+class AboveTheMedian(nn.Linear):
+    """Keeps what is above the median of the batch while it is trained."""
+
+    def forward(self, x):
+        h = super().forward(x)
+        return torch.where(h > h.median(), h, 0 * h) if self.training else h
+
+
+class ByTheLargest(nn.Linear):
+    """Divides features by the largest of the batch, if that is above 1."""
+
+    def forward(self, x):
+        return super().forward(x / x.abs().amax(0).clamp(min=1) if self.training else x)
+
+
+class Capped(Classification):
+    """Losses beyond twice the median of the batch count no more than that."""
+
+    def losses(self, outputs, batch):
+        losses = super().losses(outputs, batch)
+        return torch.minimum(losses, 2 * losses.median().detach()) if self.module.training else losses
+
+
+class GradientByTheBatch(nn.Linear):
+    """A gradient that depends on the number of samples, of a loss that does not."""
+
+    def forward(self, x):
+        h = super().forward(x)
+        return h.detach() + (h - h.detach()) / len(h)
+
+
+class SelfContained(nn.Module):
+    """Whatever a model may do with a sample by itself, also such that cannot be computed for all numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm, self.last = nn.Embedding(2, 4), nn.LayerNorm(5), nn.Linear(9, 3)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        looked_up = self.table(x[:, 0].long())  # which 100 is too large for
+        return self.last(torch.cat([looked_up, self.drop(self.norm(x).exp())], 1))
+
+
+class Overflowing(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.exp() - 1)
+
+
+def test_probes_see_what_counts_padding_of_some_kinds_only() -> None:
+    for module in (AboveTheMedian(5, 3), ByTheLargest(5, 3), GradientByTheBatch(5, 3)):
+        assert counts_padding(task_of(module))
+    assert counts_padding(task_of(nn.Linear(5, 3), Capped))
+    for module in (SelfContained(), Overflowing(5, 3)):
+        assert not counts_padding(task_of(with_keyed_dropout(module)))
+
+
+def test_probes_leave_a_model_as_it_is() -> None:
+    class RunningLargest(nn.Linear):
+        def __init__(self):
+            super().__init__(5, 3)
+            self.register_buffer("largest", torch.zeros(()))
+
+        def forward(self, x):
+            self.largest.copy_(torch.maximum(self.largest, x.abs().max()))
+            return super().forward(x)
+
+    task = task_of(RunningLargest())
+    counts_padding(task)
+    check_scores_apart(task)
+    assert task.module.largest <= 1
+
+
+def test_a_capped_loss_is_the_same_on_both_engines(tmp_path: Path) -> None:
+    found = [
+        losses(tmp_path, engine, task=Capped, **{"local.batch_size": 16, "local.epochs": 2})
+        for engine in ("cohort", "reference")
+    ]
+    np.testing.assert_allclose(*found, rtol=1e-9)
+
+
 def test_probes_see_what_counts_padding() -> None:
     assert not counts_padding(task_of(nn.Linear(5, 3)))
     assert not counts_padding(task_of(nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.5))))
@@ -219,6 +301,15 @@ class OfTheBest(Shares):
         return state[..., 2] / state[..., 2].max()
 
 
+class AlwaysByTheLargest(nn.Linear):
+    def forward(self, x):
+        return super().forward(x / x.abs().amax(0).clamp(min=1))
+
+
+def by_the_largest(spec):
+    return nn.Sequential(nn.Flatten(), AlwaysByTheLargest(64, 10))
+
+
 def many_outputs(spec):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 12))
 
@@ -227,6 +318,7 @@ def many_outputs(spec):
     ("parts", "message"),
     [
         ({"model": {"name": normalizes_batches}}, "puts out for a sample depends on the other samples in the batch"),
+        ({"model": {"name": by_the_largest}}, "puts out for a sample depends on the other samples in the batch"),
         ({"task": {"name": "classification", "metrics": [MeanOfBatch]}}, "MeanOfBatch gives a sample a state that"),
         ({"task": {"name": "classification", "metrics": [OneState]}}, "OneState must give a state for each of 5"),
         (

@@ -6,18 +6,27 @@ samples that do not count. Ours keep to that; others are tried on samples whose 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.own import is_own
 from fedarena.core.seeding import seeded
 from fedarena.metrics.totals import COUNT, value_of
+from fedarena.models.copying import copy_of
 from fedarena.models.tasks import Task, Tensors
 
 _SAMPLES = 5
+_PADDED, _PADDING = 3, 6  # samples of a batch that count, and more others, so that a median is one of these
+# How many times as large inputs are as others, and whether a model would have their labels: what a threshold, a maximum
+# or a median of a batch makes of ordinary neighbours may be nothing.
+_EXTREMES = ((1.0, True), (1.0, False), (100.0, True), (-100.0, False))
+_LIBRARIES = ("fedarena.", "torch.", "transformers.")
 _ROUNDING = 1e-3  # of the largest number that a model puts out
 
 
@@ -67,7 +76,89 @@ def counts_padding(task: Task) -> bool:
             with seeded(0):
                 losses.append(task.loss(params, {**batch, **mask, **key}))
     together, with_another, by_itself = losses
-    return not (torch.equal(together, with_another) and torch.allclose(together, by_itself, rtol=1e-3, atol=1e-5))
+    if not (torch.equal(together, with_another) and torch.allclose(together, by_itself, rtol=1e-3, atol=1e-5)):
+        return True
+    return _may_couple_samples(task) and _counts_extreme_padding(task)
+
+
+def has_own_layers(module: nn.Module) -> bool:
+    """Whether a layer of a model is neither ours nor a library's."""
+    return any(not type(part).__module__.startswith(_LIBRARIES) for part in module.modules())
+
+
+def _may_couple_samples(task: Task) -> bool:
+    return has_own_layers(task.module) or is_own(type(task))
+
+
+def _copy_to_try(task: Task) -> tuple[Task, Tensors] | None:
+    """A copy, which may remember extreme samples, with parameters to try; None if there can be none.
+
+    It is on the CPU: on a GPU, an index that is too large would end the process.
+    """
+    try:
+        tried = copy.deepcopy(task, {id(task.module): copy_of(task.module).cpu()})
+    except Exception:  # somebody's own may hold anything
+        return None
+    return tried, _drawn(tried)
+
+
+def _extreme(task: Task, params: Tensors, batch: Tensors, scale: float, easy: bool) -> Tensors:
+    """A batch of larger inputs, whose labels are what the model puts out for them, or what it does least."""
+    scaled = {
+        name: scale * values if name in task.inputs and values.is_floating_point() else values
+        for name, values in batch.items()
+    }
+    with torch.no_grad(), seeded(0):
+        outputs = task.predict(params, scaled)
+    y = batch["y"]
+    if y.is_floating_point() and outputs.numel() == y.numel():
+        scaled["y"] = outputs.view_as(y).to(y) + (0 if easy else 100)
+    elif not y.is_floating_point() and outputs.shape[:-1] == y.shape:
+        scaled["y"] = (outputs.argmax(-1) if easy else outputs.argmin(-1)).to(y)
+    return scaled
+
+
+def _counts_extreme_padding(task: Task) -> bool:
+    """The same for samples of many kinds, and neighbours of many kinds; also of the loss's gradient.
+
+    Whoever cannot compute such samples, or not in finite numbers, says nothing.
+    """
+    copied = _copy_to_try(task)
+    if copied is None:
+        return False
+    task, params = copied
+    params = {name: p.requires_grad_() for name, p in params.items()}
+    counting = torch.cat([torch.ones(_PADDED), torch.zeros(_PADDING)]).to(next(iter(params.values())))
+    key = torch.zeros((), dtype=torch.int64)
+
+    def made_up(samples: int, seed: int) -> Tensors:
+        return task.meaningless(task.batch(task.example(samples)), torch.Generator().manual_seed(seed))
+
+    def loss_and_gradient(batch: Tensors) -> list[torch.Tensor]:
+        with torch.enable_grad(), seeded(0):
+            loss = task.loss(params, batch)
+            gradients = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+        return [loss.detach(), *(g for g in gradients if g is not None)]
+
+    with in_mode(task, training=True):
+        try:
+            kinds = ((1.0, False), (30.0, True), (-30.0, False))
+            each = [_extreme(task, params, made_up(1, 10 + n), *kind) for n, kind in enumerate(kinds)]
+            samples = {name: torch.cat([one[name] for one in each]) for name in each[0]}
+            found = [loss_and_gradient({**samples, "key": key})]
+        except Exception:
+            return False
+        for kind in _EXTREMES:
+            try:
+                others = _extreme(task, params, made_up(_PADDING, 20), *kind)
+                padded = {name: torch.cat([values, others[name]]) for name, values in samples.items()}
+                found.append(loss_and_gradient({**padded, "mask": counting, "key": key}))
+            except Exception:
+                continue
+    finite = [numbers for numbers in found if all(bool(t.isfinite().all()) for t in numbers)]
+    return any(
+        len(numbers) != len(finite[0]) or not all(map(nearly_same, finite[0], numbers)) for numbers in finite[1:]
+    )
 
 
 def check_scores_apart(task: Task) -> None:
@@ -102,7 +193,9 @@ def check_scores_apart(task: Task) -> None:
     outputs = found[0][0]
     # Rows of a product may differ in their last bits, by where they are.
     in_any_order = nearly_same(outputs, turned_round) and nearly_same(outputs[:1], alone)
-    if not _same_first(outputs, found[1][0]) or not in_any_order:
+    companies = list(_in_any_company(task, one)) if _may_couple_samples(task) else []
+    in_any_company = all(nearly_same(companies[0][0], others) for others, _ in companies)
+    if not _same_first(outputs, found[1][0]) or not in_any_order or not in_any_company:
         raise BadInputError(
             f"What the model {type(task.module).__name__} puts out for a sample depends on the other samples in the "
             "batch, so no client could be scored by itself; normalize within samples (LayerNorm, GroupNorm) instead"
@@ -118,13 +211,39 @@ def check_scores_apart(task: Task) -> None:
                 f"{_of(task, name)} draws random numbers or remembers something, so a score would depend on what was "
                 "scored before it; what is measured must follow from outputs and labels"
             )
-        if not _same_first(states, found[1][1][name]):
+        in_any_company = all(nearly_same(companies[0][1][name], others[name]) for _, others in companies)
+        if not _same_first(states, found[1][1][name]) or not in_any_company:
             raise BadInputError(
                 f"{_of(task, name)} gives a sample a state that depends on the other samples in the batch, so no "
                 "client could be scored by itself; states are added up over samples for you"
             )
     _check_nothing_is_changed(task, outputs, one)
     _check_values(task, found[0][1])
+
+
+def _in_any_company(task: Task, batch: Tensors) -> Iterator[tuple[torch.Tensor, Tensors]]:
+    """What is put out and measured for the first sample of a batch, beside its neighbours and beside extreme ones.
+
+    Whoever cannot compute such samples says nothing.
+    """
+    copied = _copy_to_try(task)
+    if copied is None:
+        return
+    task, params = copied
+    batch = {name: values.cpu() for name, values in batch.items()}
+    for kind in (None, *_EXTREMES):
+        try:
+            with in_mode(task, training=False), torch.no_grad():
+                other = batch if kind is None else _extreme(task, params, batch, *kind)
+                mixed = {name: torch.cat([values[:1], other[name][1:]]) for name, values in batch.items()}
+                with seeded(0):
+                    outputs = task.predict(params, mixed)
+                with seeded(0):
+                    measured = task.measure(params, mixed)
+            found = outputs[:1], {name: states[:1] for name, states in measured.items()}
+        except Exception:
+            continue
+        yield found
 
 
 def _check_nothing_is_changed(task: Task, outputs: torch.Tensor, batch: Tensors) -> None:

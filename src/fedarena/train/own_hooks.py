@@ -18,7 +18,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.own import check_hooks_are_in_class, is_own
 from fedarena.core.words import some
 from fedarena.models import Task, Tensors, seeded, trainable_parameters
-from fedarena.models.probes import made_up_batch
+from fedarena.models.probes import has_own_layers, made_up_batch
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.jobs import Client, Job, JobArrays, context_of, newcomer
 from fedarena.train.layers import LayerTracker
@@ -101,9 +101,9 @@ def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
 
 def untrained_notes(algorithm: Algorithm, task: Task) -> list[str]:
     """A sentence about parameters on which the loss of somebody's own model or method does not depend."""
-    from_libraries = ("fedarena.", "torch.", "transformers.")
-    own_layers = any(not type(part).__module__.startswith(from_libraries) for part in task.module.modules())
-    if algorithm.trains_freely or not (own_layers or is_own(type(algorithm).local_loss) or is_own(type(task))):
+    if algorithm.trains_freely or not (
+        has_own_layers(task.module) or is_own(type(algorithm).local_loss) or is_own(type(task))
+    ):
         return []
     params = {name: p.detach().clone() for name, p in trainable_parameters(task.module).items()}
     broadcast = algorithm.broadcast(algorithm.server_init(params))
