@@ -238,6 +238,44 @@ class CentredWhereItSaturates(StochasticDepth):
         return self.last(hidden - hidden.mean(0))
 
 
+class CappedWeights(FedAvg):
+    def client_weight(self, work):
+        return np.minimum(work.samples, 2 * np.median(work.samples))
+
+
+def lengths(rows):
+    return sum(u.flatten(1).square().sum(1) for u in rows.update["params"].values()).sqrt()
+
+
+def along(t, like):
+    return t.view(-1, *[1] * (like.dim() - 1))
+
+
+class ClipsToTheMean(Transform):
+    def at_client(self, rows, kept, server):
+        factors = (1.5 * lengths(rows).mean() / lengths(rows)).clamp(max=1)
+        return {"params": {name: u * along(factors, u) for name, u in rows.update["params"].items()}}, kept
+
+
+class PlainMeanOfParts(Aggregator):
+    def add_up(self, rows):
+        return Partial({"params": {name: u.mean(0) for name, u in rows.update["params"].items()}}, {"parts": 1.0})
+
+    def finish(self, total):
+        return {"params": {name: u / total.numbers["parts"] for name, u in total.tensors["params"].items()}}
+
+
+class LeavesOutliersOut(Aggregator):
+    def add_up(self, rows):
+        far = lengths(rows)
+        weights = torch.tensor(rows.weights).to(far) * (far <= 1.5 * far.median())
+        added = {name: (along(weights, u) * u).sum(0) for name, u in rows.update["params"].items()}
+        return Partial({"params": added}, {"weight": float(weights.sum())})
+
+    def finish(self, total):
+        return {"params": {name: u / total.numbers["weight"] for name, u in total.tensors["params"].items()}}
+
+
 @pytest.mark.parametrize("engine", ["cohort", "reference"])
 @pytest.mark.parametrize(
     ("parts", "message"),
@@ -254,6 +292,10 @@ class CentredWhereItSaturates(StochasticDepth):
         ({"algorithm": PlainPythonWeights}, "is called with arrays that have an entry per client"),
         ({"transforms": [ClipsAllTogether]}, r"ClipsAllTogether\.at_client gives a client another update when others"),
         ({"aggregator": MeansOfParts, "algorithm": "fedavg"}, "MeansOfParts comes to something else when updates are"),
+        ({"algorithm": CappedWeights}, "gives a client another weight when others are with it"),
+        ({"transforms": [ClipsToTheMean]}, r"ClipsToTheMean\.at_client gives a client another update when others"),
+        ({"aggregator": PlainMeanOfParts, "algorithm": "fedavg"}, "PlainMeanOfParts comes to something else when"),
+        ({"aggregator": LeavesOutliersOut, "algorithm": "fedavg"}, "LeavesOutliersOut comes to something else when"),
         ({"model": {"name": StochasticDepth}}, "draws random numbers from the global generator of NumPy or Python"),
         ({"model": {"name": OwnGeneratorInside}}, "puts out something else when it is called again"),
         ({"model": {"name": CentredWhereItSaturates}}, "depends on the other samples in the batch"),

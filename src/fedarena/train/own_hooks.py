@@ -42,7 +42,7 @@ def check_client_weight(algorithm: Algorithm) -> None:
     if not is_own(type(algorithm).client_weight):
         return
     who = f"client_weight of {type(algorithm).__name__}"
-    numbers = np.array([3, 5])
+    numbers = np.array([1, 3, 5, 500])
 
     def weights(chosen: Any) -> Any:
         some = numbers[chosen]
@@ -50,7 +50,7 @@ def check_client_weight(algorithm: Algorithm) -> None:
         return np.broadcast_to(np.asarray(found, dtype=np.float64), len(some))
 
     try:
-        together, apart = weights([0, 1]), [weights([0])[0], weights([1])[0]]
+        together, apart = weights(slice(None)), [weights([client])[0] for client in range(len(numbers))]
     except Exception as error:
         raise BadInputError(
             f"{who} is called with arrays that have an entry per client, and fails there: {type(error).__name__}: "
