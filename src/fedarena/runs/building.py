@@ -72,6 +72,7 @@ from fedarena.train import (
 from fedarena.train.captured import HELPERS
 from fedarena.train.engine import IntArray
 from fedarena.train.examples import example_update
+from fedarena.train.own_code import seeded_if_own
 from fedarena.train.own_hooks import misspelt_hooks, untrained_notes
 from fedarena.transforms import (
     AGGREGATORS,
@@ -231,7 +232,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     config = config.model_copy(update={"engine": config.engine | engine.choices})
     fleet, notes = match_fleet(config, data, training_clients, given.fleet)
     protocol = make_part(PROTOCOLS, config.protocol, Protocol, "a protocol", config.seed)
-    protocol.prepare(cohort, len(training_clients))
+    with seeded_if_own(protocol, config.seed, "own protocol"):
+        protocol.prepare(cohort, len(training_clients))
     if protocol.overlaps and not algorithm.tolerates_stale_updates:
         raise BadInputError(
             f"{config.algorithm['name']} adds up what clients keep, which updates to older models would break; "

@@ -17,6 +17,7 @@ from fedarena.simulate.policies import Policy, PolicyFacts
 from fedarena.simulate.policies.columns import policy_job_columns
 from fedarena.train import Algorithm, ClientData, Engine
 from fedarena.train.engine import IntArray
+from fedarena.train.own_code import seeded_if_own
 from fedarena.transforms import Aggregator
 from fedarena.transforms.aggregators.defence import Defence
 from fedarena.transforms.rows import FloatArray
@@ -42,18 +43,18 @@ def prepare_policy(
     name = config.policy["name"]
     _check_parts(name, config, algorithm, aggregator, mechanism)
     is_private = config.privacy["name"] != "none"
-    policy.prepare(
-        PolicyFacts(
-            seed=config.seed,
-            clients=clients,
-            algorithm=algorithm,
-            local=config.local,
-            settings=_settings(config),
-            labels=_labels(data, spec),
-            is_private=is_private,
-            counts_equally=aggregator.needs_rows,
-        )
+    facts = PolicyFacts(
+        seed=config.seed,
+        clients=clients,
+        algorithm=algorithm,
+        local=config.local,
+        settings=_settings(config),
+        labels=_labels(data, spec),
+        is_private=is_private,
+        counts_equally=aggregator.needs_rows,
     )
+    with seeded_if_own(policy, config.seed, "own policy's beginning"):
+        policy.prepare(facts)
     if is_private and (why := policy.private_obstacle()) is not None:
         raise BadInputError(f"Privacy would be broken: with policy={name}, {why}")
     drops = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())

@@ -16,6 +16,7 @@ from fedarena.simulate.edges import EdgeFacts, Edges
 from fedarena.simulate.policies import Policy
 from fedarena.train import Algorithm, Groups
 from fedarena.train.engine import IntArray
+from fedarena.train.own_code import seeded_if_own
 from fedarena.transforms import Aggregator, Attack, Transform
 from fedarena.transforms.aggregators import Mean
 
@@ -68,7 +69,8 @@ def prepare_edges(
             )
         return np.asarray(federation.attributes(of)[wanted])
 
-    edges.prepare(EdgeFacts(config.seed, clients, attribute))
+    with seeded_if_own(edges, config.seed, "own edges' beginning"):
+        edges.prepare(EdgeFacts(config.seed, clients, attribute))
 
 
 def _check_rounds(

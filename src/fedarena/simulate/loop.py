@@ -27,10 +27,13 @@ from fedarena.simulate.world import World
 from fedarena.train import ClientScores, CohortEngine, Groups, JobArrays, OtherTest
 from fedarena.train.engine import IntArray, Part
 from fedarena.train.late import LateChecks
+from fedarena.train.memories import refusing_memories
+from fedarena.train.own_code import seeded_if_own
 from fedarena.transforms.attacks import ATTACK_SUCCESS
 
 # Some thousand years; beyond that, fractions of a second get lost.
 _LONGEST_SECONDS = 1e11
+_IN_CLOCK = "a round follows from its number, the clock (with the jobs that are running) and the world alone"
 
 
 @dataclass(frozen=True)
@@ -55,16 +58,18 @@ def simulate(
     `history` is what the selector learned in all rounds up to that snapshot.
     """
     engine, selector, clients = simulation.engine, simulation.selector, simulation.training_clients
-    simulation.protocol.prepare(simulation.cohort, len(clients))
+    with seeded_if_own(simulation.protocol, simulation.seed, "own protocol"):
+        simulation.protocol.prepare(simulation.cohort, len(clients))
     latest = _LatestModel(simulation)
     world = simulation.world(latest.losses)
-    selector.prepare(clients, world.samples, simulation.cohort, simulation.seed)
+    with seeded_if_own(selector, simulation.seed, "own selector's beginning"):
+        selector.prepare(clients, world.samples, simulation.cohort, simulation.seed)
     downloads = Downloads(simulation)
     ahead = PlanAhead(simulation, lambda before: _plan(simulation, downloads.planned(world, before), before))
     step_ahead = StepAhead(simulation)
     simulation.recount_participation((), 0)
     for round, feedback in history:
-        selector.observe(round, feedback)
+        _tell(simulation, round, feedback)
         downloads.observe(feedback)
         simulation.note_participation(feedback.clients, 0 if start is None else start.clock.version)
     if start is None:
@@ -223,9 +228,15 @@ class _Round:
         real_bytes_down = self._downloads.real(plan.ended, server.download_state)
         row, jobs = describe_round(simulation, self._world, plan, self._tally, server, round, real_bytes_down)
         feedback = self._tally.feedback()
-        simulation.selector.observe(round, feedback)
+        _tell(simulation, round, feedback)
         self._downloads.observe(feedback)
         return row, jobs
+
+
+def _tell(simulation: Simulation, round: int, feedback: Feedback) -> None:
+    """Tells the selector what became of a round."""
+    with seeded_if_own(simulation.selector, simulation.seed, "own selector's learning", round):
+        simulation.selector.observe(round, feedback)
 
 
 def _plan(simulation: Simulation, world: World, before: Snapshot) -> RoundPlan:
@@ -237,7 +248,10 @@ def _plan(simulation: Simulation, world: World, before: Snapshot) -> RoundPlan:
     if simulation.policy is not None:
         world = world.with_decisions(simulation.deciding(before))
     protocol, world = simulation.in_round(before, world)
-    plan = simulation.summed_securely(protocol.play(round, before.clock, world), world, round)
+    seeded = seeded_if_own(protocol, simulation.seed, "own round", round)
+    with seeded, refusing_memories(protocol, "play", _IN_CLOCK):
+        plan = protocol.play(round, before.clock, world)
+    plan = simulation.summed_securely(plan, world, round)
     if simulation.edge_links is not None:
         plan = simulation.edge_links.closed(plan)
     if simulation.always_steps:

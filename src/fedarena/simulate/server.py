@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
 
-from fedarena.core import streams
 from fedarena.core.errors import BadInputError, DivergedError
 from fedarena.core.own import is_own
-from fedarena.core.seeding import all_seeded
 from fedarena.models import Tensors
 from fedarena.train import Groups, is_finite
 from fedarena.train.examples import example_update
 from fedarena.train.late import LateChecks, copied_numbers
 from fedarena.train.memories import refusing_memories
-from fedarena.train.own_code import check_same_form, has_own_code
+from fedarena.train.own_code import check_same_form, has_own_code, seeded_if_own
 from fedarena.train.tensors import map_groups
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 from fedarena.transforms.aggregators.base import VERDICT
@@ -101,7 +98,8 @@ class Server:
         def take(state: Groups, update: Groups) -> Groups:
             if has_own_code(self.algorithm):  # which may change in place what clients still train from
                 state, update = map_groups(_copied, state), map_groups(_copied, update)
-            with self._seeded(), refusing_memories(self.algorithm, "server_step", _IN_STATE):
+            seeded = seeded_if_own(self.algorithm, self.path.seed, "server step", self.version)
+            with seeded, refusing_memories(self.algorithm, "server_step", _IN_STATE):
                 stepped = self.algorithm.server_step(state, update, round)
             if not isinstance(stepped, Mapping):
                 raise BadInputError(
@@ -131,12 +129,6 @@ class Server:
             self._checks.note(self.state)
         elif not is_finite(self.state):
             raise DivergedError("The server's state became infinite or undefined", round, None)
-
-    def _seeded(self) -> AbstractContextManager[None]:
-        """The same numbers on every engine, and in a run that is resumed, if somebody's own method draws some."""
-        if not has_own_code(self.algorithm):
-            return nullcontext()
-        return all_seeded(streams.torch_seed(self.path.seed, "server step", self.version))
 
     def measure_later(self) -> None:
         """Has what `measure` looks at copied to the host: it would wait for all that a GPU is told meanwhile."""

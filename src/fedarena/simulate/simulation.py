@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
@@ -11,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import numpy.typing as npt
 
-from fedarena.core import streams
 from fedarena.core.errors import BadInputError, DivergedError, NotFiniteError
 from fedarena.core.limits import Limits
 from fedarena.core.secret_noise import SecretSource
-from fedarena.core.seeding import all_seeded
 from fedarena.metrics import PERSONAL
 from fedarena.metrics.info import MetricInfo
 from fedarena.models import Task, Tensors, trainable_parameters
@@ -36,8 +33,9 @@ from fedarena.train.batches import count_processed
 from fedarena.train.engine import IntArray, Part, steps_in_shares
 from fedarena.train.examples import example_update
 from fedarena.train.late import LateChecks
+from fedarena.train.memories import refusing_memories
 from fedarena.train.optimizers import training_of
-from fedarena.train.own_code import has_own_code
+from fedarena.train.own_code import has_own_code, seeded_if_own
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.transforms import AGGREGATORS, Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
 from fedarena.transforms.aggregators.base import unnamed
@@ -49,6 +47,8 @@ from fedarena.transforms.poisoned_data import TriggeredData, poisoned
 
 if TYPE_CHECKING:
     from fedarena.fleet import ClientFleet
+
+_LEARNED = "let server_init give what it is to know, which at_server changes"
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,19 @@ class Simulation:
         if not self.edges.exist:
             return None
         down, up = transferred_bytes(self.algorithm, self.engine.initial_params())
-        return EdgeLinks(self.edges, self.sent_bytes(down), self.sent_bytes(up))
+        return EdgeLinks(self.edges, self.edge_of, self.sent_bytes(down), self.sent_bytes(up))
+
+    @cached_property
+    def _edge_of_each(self) -> IntArray:
+        """The edges of all clients, asked once where somebody's own may draw them, or count."""
+        with seeded_if_own(self.edges, self.seed, "own edges"):
+            return np.asarray(self.edges.edge_of(self.training_clients))
+
+    def edge_of(self, clients: IntArray) -> IntArray:
+        """The number of the edge that each of these clients belongs to."""
+        if not has_own_code(self.edges):
+            return self.edges.edge_of(clients)
+        return self._edge_of_each[np.searchsorted(self.training_clients, clients)]
 
     @cached_property
     def secure_rounds(self) -> SecureRounds | None:
@@ -180,8 +192,7 @@ class Simulation:
     def first_snapshot(self) -> Snapshot:
         """Where a run stands before its first round."""
         params = self.engine.initial_params()
-        seed = streams.torch_seed(self.seed, "server init")
-        with all_seeded(seed) if has_own_code(self.algorithm) else nullcontext():
+        with seeded_if_own(self.algorithm, self.seed, "server init"):
             state = self.algorithm.server_init(params)
         example = example_update(self.algorithm, params)
         return Snapshot(
@@ -241,7 +252,9 @@ class Simulation:
             kept: list[Groups] = [{}] * len(clients)
             if keeps:
                 kept = [unnamed(name, states.get(client) or {}) for client in clients.tolist()]
-            decisions = np.asarray(policy.decide(state, clients, numbers, kept), dtype=np.float64)
+            seeded = seeded_if_own(policy, self.seed, "own policy", int(numbers.min(initial=0)))
+            with seeded, refusing_memories(policy, "decide", _LEARNED):
+                decisions = np.asarray(policy.decide(state, clients, numbers, kept), dtype=np.float64)
             if decisions.ndim != 2 or len(decisions) != len(clients) or not np.isfinite(decisions).all():
                 raise BadInputError(
                     f"{type(policy).__name__}.decide must give a row of finite numbers for every one of "
@@ -255,7 +268,9 @@ class Simulation:
         """The protocol of the round after a snapshot, and the world as it is then, where a policy changes rounds."""
         if self.policy is None or not self.policy.changes_rounds:
             return self.protocol, world
-        wanted = self.policy.round_settings(self.policy_state(before), before.round + 1)
+        seeded = seeded_if_own(self.policy, self.seed, "own round settings", before.round + 1)
+        with seeded, refusing_memories(self.policy, "round_settings", _LEARNED):
+            wanted = self.policy.round_settings(self.policy_state(before), before.round + 1)
         cohort, seconds = wanted.cohort, wanted.deadline_seconds
         if cohort is not None and not 1 <= cohort <= len(self.training_clients):
             raise BadInputError(

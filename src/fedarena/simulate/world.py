@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,13 +10,12 @@ import numpy as np
 
 from fedarena.core import streams
 from fedarena.core.errors import TrainingStuckError
-from fedarena.core.own import is_own
-from fedarena.core.seeding import all_seeded
 from fedarena.simulate.jobs import FloatArray, Jobs
 from fedarena.simulate.phones import Phones
 from fedarena.simulate.selectors import Candidates, Selector, Uniform
 from fedarena.train.engine import IntArray
 from fedarena.train.memories import refusing_memories
+from fedarena.train.own_code import seeded_if_own
 
 _CLIENTS_AT_ONCE = 1 << 16  # when the whole population must be looked at
 _OBSERVE = "only prepare and observe change a selector, and random numbers come from the candidates"
@@ -54,8 +52,7 @@ class World:
             turn=turn,
         )
         # Somebody's own selector may draw from a global generator: then its numbers are those of this choice.
-        own = is_own(type(self.selector).select)
-        seeded = all_seeded(streams.torch_seed(self.seed, "own selector", round, turn)) if own else nullcontext()
+        seeded = seeded_if_own(self.selector, self.seed, "own selector", round, turn)
         with seeded, refusing_memories(self.selector, "select", _OBSERVE):
             chosen = self.selector.select(number, candidates, round)
         return self._checked(chosen, number, busy)

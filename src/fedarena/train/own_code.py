@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedarena.core import streams
 from fedarena.core.errors import BadInputError
 from fedarena.core.own import is_own
-from fedarena.core.seeding import other_generators
+from fedarena.core.seeding import all_seeded, other_generators
 from fedarena.models import Tensors
 from fedarena.models.dropout import several_passes
 from fedarena.train.algorithm import Algorithm
@@ -62,6 +63,13 @@ def refusing_draws(who: str, instead: str, tracker: LayerTracker | None = None) 
         raise _refusal(who, "NumPy", instead)
     if python_now != python_state:
         raise _refusal(who, "Python", instead)
+
+
+def seeded_if_own(part: object, seed: int, purpose: str, *numbers: int) -> AbstractContextManager[None]:
+    """The same numbers on every engine, and in a run that is resumed, where somebody's own part may draw some."""
+    if not has_own_code(part):
+        return nullcontext()
+    return all_seeded(streams.torch_seed(seed, purpose, *numbers))
 
 
 def refusing_own_draws(part: object, method: str) -> Any:

@@ -87,24 +87,25 @@ class EdgeLinks:
     """What travels between edges and the server in a round, and how long that takes."""
 
     edges: Edges
+    edge_of: Callable[[IntArray], IntArray]
     download_bytes: int  # of a model
     upload_bytes: int  # of a sum of updates
 
     def begin(self, clients: IntArray, times: FloatArray) -> FloatArray:
         """When these clients can begin to download from their edges that the server sends the model to at `times`."""
-        return times + self.edges.link_seconds(self.edges.edge_of(clients), self.download_bytes)
+        return times + self.edges.link_seconds(self.edge_of(clients), self.download_bytes)
 
     def closed(self, plan: RoundPlan) -> RoundPlan:
         """The round with what comes behind it: every edge that has updates sends their sum."""
         used = plan.ended.clients[plan.steps >= 0]
         if not len(used):
             return plan
-        seconds = self.edges.link_seconds(np.unique(self.edges.edge_of(used)), self.upload_bytes)
+        seconds = self.edges.link_seconds(np.unique(self.edge_of(used)), self.upload_bytes)
         return replace(plan, clock=replace(plan.clock, time=plan.clock.time + float(seconds.max())))
 
     def row(self, plan: RoundPlan) -> dict[str, float]:
         """What the table of rounds says: how many edges took part, and what travelled between them and the server."""
-        invited = len(np.unique(self.edges.edge_of(plan.ended.clients)))
-        sending = len(np.unique(self.edges.edge_of(plan.ended.clients[plan.steps >= 0])))
+        invited = len(np.unique(self.edge_of(plan.ended.clients)))
+        sending = len(np.unique(self.edge_of(plan.ended.clients[plan.steps >= 0])))
         amounts = sending, invited * self.download_bytes, sending * self.upload_bytes
         return dict(zip(EDGE_COLUMNS, map(float, amounts), strict=True))

@@ -32,7 +32,7 @@ def train_by_edges(
     Jobs are told apart by the version of the model they begin with, which here is the number of their edge.
     """
     path, sent = simulation.path, server.broadcasts[server.version]
-    _, edge_of_job = np.unique(simulation.edges.edge_of(jobs.clients), return_inverse=True)
+    _, edge_of_job = np.unique(simulation.edge_of(jobs.clients), return_inverse=True)
     models = dict.fromkeys(range(int(edge_of_job.max()) + 1), sent)
     weights: dict[int, float] = {}
     clients = np.sort(jobs.clients)

@@ -1,0 +1,133 @@
+"""Own selectors, protocols, policies and edges: the same seed gives the same run, also in parts, or a sentence."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import config, content
+
+from fedarena.core.errors import BadInputError
+from fedarena.runs.run import Run, resume_run, start_run
+from fedarena.simulate import Protocol, Selector
+from fedarena.simulate.edges import Edges
+from fedarena.simulate.policies import BySpeed, RoundSettings
+from fedarena.simulate.protocols.base import close_round
+
+PHONES = {"fleet": {"name": "uniform", "seconds_per_sample": [0.01, 0.4]}, "protocol": "synchronous"}
+
+
+class DrawsAtFirst(Selector):
+    def prepare(self, clients, samples, cohort, seed):
+        self.scores = np.random.rand(clients.max() + 1)
+
+    def select(self, number, candidates, round):
+        clients = candidates.everybody()
+        return clients[np.argsort(-self.scores[clients], kind="stable")[:number]]
+
+
+class DrawsWhenItLearns(DrawsAtFirst):
+    def observe(self, round, feedback):
+        self.scores = self.scores + np.random.rand(len(self.scores))
+
+
+class UsesTwo(Protocol):
+    def used(self, jobs):
+        return np.sort(np.random.choice(len(jobs), 2, replace=False))
+
+    def play(self, round, clock, world):
+        begin, clients = world.invite_when_possible(self.cohort, clock.time, round)
+        jobs = world.plan(clients, begin, clock.version, clock.next_job).in_order()
+        return close_round(jobs, self.used(jobs), float(jobs.end.max(initial=begin)), clock)
+
+
+class UsesMoreAndMore(UsesTwo):
+    rounds = 0
+
+    def used(self, jobs):
+        self.rounds += 1
+        return np.arange(min(len(jobs), self.rounds))
+
+
+class DecidesByChance(BySpeed):
+    def decide(self, server, clients, numbers, kept):
+        return np.random.permutation(super().decide(server, clients, numbers, kept))
+
+    def round_settings(self, server, round):
+        return RoundSettings(cohort=random.randint(1, 5), deadline_seconds=None)
+
+
+class LargerAndLarger(BySpeed):
+    rounds = 0
+
+    def round_settings(self, server, round):
+        self.rounds += 1
+        return RoundSettings(cohort=self.rounds, deadline_seconds=None)
+
+
+class CountsDecisions(BySpeed):
+    decisions = 0
+
+    def decide(self, server, clients, numbers, kept):
+        self.decisions += 1
+        return super().decide(server, clients, numbers, kept)
+
+
+class EdgesByChance(Edges):
+    def edge_of(self, clients):
+        return np.random.randint(0, 2, len(clients))
+
+
+class EdgesDrawnAtFirst(Edges):
+    def prepare(self, facts):
+        super().prepare(facts)
+        self.edges = torch.randint(0, 2, (int(facts.clients.max()) + 1,)).numpy()
+
+    def edge_of(self, clients):
+        return self.edges[clients]
+
+
+def settings_of(parts):
+    return {"algorithm": "fedavg", "rounds": 5, "local.batch_size": 64, "evaluation.every": 5, **parts}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"selector": DrawsAtFirst},
+        {"selector": DrawsWhenItLearns},
+        {"protocol": UsesTwo},
+        {"policy": DecidesByChance, **PHONES},
+        {"edges": {"name": EdgesByChance, "rounds": 2}, **PHONES},
+        {"edges": {"name": EdgesDrawnAtFirst, "seconds": 1.0}, **PHONES},
+    ],
+    ids=lambda parts: str(next(iter(parts.values()))),
+)
+def test_draws_from_global_generators_follow_from_the_seed(tmp_path: Path, parts) -> None:
+    for seed, name in enumerate(("whole", "again")):
+        np.random.seed(seed)
+        random.seed(seed)
+        torch.manual_seed(seed)
+        start_run(config(**settings_of(parts)), tmp_path / name)
+    with Run.create(config(**settings_of(parts)), tmp_path / "parts") as run:
+        run.advance(2)
+    resume_run(tmp_path / "parts" / "small")
+    whole = content(tmp_path / "whole" / "small")
+    assert content(tmp_path / "again" / "small") == whole
+    assert content(tmp_path / "parts" / "small") == whole
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"protocol": UsesMoreAndMore}, r"UsesMoreAndMore\.play remembers something in self\.rounds"),
+        ({"policy": LargerAndLarger, **PHONES}, r"LargerAndLarger\.round_settings remembers something in self\.rounds"),
+        ({"policy": CountsDecisions, **PHONES}, r"CountsDecisions\.decide remembers something in self\.decisions"),
+    ],
+)
+def test_what_a_resumed_run_would_not_know_is_refused(tmp_path: Path, parts, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        start_run(config(**settings_of(parts)), tmp_path)
