@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,10 +18,13 @@ from logistic_clients import (
     phones_of_different_speeds,
     plain,
 )
+from small_runs import config, content
 
 from fedarena.algorithms import FedAvg, FedAvgM, FedKD, FedNova, FetchSGD, QFedAvg, Reptile, Scaffold
+from fedarena.runs.run import Run, resume_run, start_run
 from fedarena.simulate import simulate
 from fedarena.simulate.protocols import Asynchronous, Buffered, Synchronous
+from fedarena.simulate.schedules import Exponential
 from fedarena.train import CohortEngine, ReferenceEngine
 from fedarena.transforms.aggregators import Mean, Mixing
 
@@ -150,3 +154,47 @@ def test_scaffold_knows_the_mean_of_the_control_variates(make_federation, kind, 
     total = sum(memory[group]["1.weight"] for memory in own if memory)
     (server,) = [group for group in last.snapshot.state if group != "params"]
     np.testing.assert_allclose(last.snapshot.state[server]["1.weight"], total / len(SIZES), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
+def test_clients_learn_at_the_rate_of_the_round_in_which_they_began(make_federation, engine_kind) -> None:
+    parts = {"protocol": Buffered(buffer_size=2), "aggregator": Mean(), "client_lr_schedule": Exponential(decay=0.7)}
+    federation = make_federation(make_clients(), 3)
+    simulation = logistic_simulation(federation, FedAvg(), LOCAL, engine_kind, 6, 4)
+    first, *rounds = simulate(replace(simulation, fleet=phones_of_different_speeds(), **parts))
+    versions, ages = [flat(first.snapshot.state["params"])], set()
+    for outcome in rounds:
+        changes, weights = [], []
+        for job in jobs_of(outcome):
+            began, start = int(job["start_version"]) + 1, versions[job["start_version"]]  # a round is a step here
+            local = replace(LOCAL, lr=LOCAL.lr * 0.7 ** (began - 1))
+            there = local_sgd(start, int(job["index"]), int(job["job"]), plain, local)[0]
+            changes.append((there - start) * (1 + job["staleness"]) ** -0.5)
+            weights.append(SIZES[int(job["index"])])
+            ages.add(job["staleness"])
+        versions.append(versions[-1] + np.average(changes, axis=0, weights=weights))
+        np.testing.assert_allclose(flat(outcome.snapshot.state["params"]), versions[-1], atol=1e-10)
+    assert len(ages) > 1
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        {"name": "buffered", "buffer_size": 2},
+        {"name": "asynchronous", "updates_per_round": 2},
+        {"name": "staleness_aware", "seconds": 10.0},
+    ],
+)
+def test_a_resumed_run_knows_in_which_round_jobs_began(tmp_path: Path, protocol) -> None:
+    settings = {
+        "algorithm": "fedavg",
+        "rounds": 6,
+        "protocol": protocol,
+        "fleet": {"name": "uniform", "seconds_per_sample": [0.05, 1.5]},
+        "client_lr_schedule": {"name": "exponential", "decay": 0.5},
+    }
+    start_run(config(**settings), tmp_path / "whole")
+    with Run.create(config(**settings), tmp_path) as run:
+        run.advance(3)
+    resume_run(tmp_path / "small")
+    assert content(tmp_path / "small") == content(tmp_path / "whole" / "small")

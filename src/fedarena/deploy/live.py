@@ -235,6 +235,7 @@ def _jobs(tasks: list[Task], end: float) -> Jobs:
             "uploaded": ended if arrived else math.inf,
             "end": ended,
             "outcomes": int(Outcome.USED),
+            "rounds": task.round,
         }
         for name, value in row.items():
             columns[name].append(value)

@@ -59,6 +59,7 @@ class Jobs:
     uploaded: FloatArray
     end: FloatArray  # of the whole job, one way or the other
     outcomes: IntArray  # values of `Outcome`
+    rounds: IntArray  # in which they began
     decisions: FloatArray | None = None  # of a policy about hyperparameters, a row each; None: there is none
 
     def __len__(self) -> int:
@@ -103,7 +104,7 @@ def join_jobs(parts: Sequence[Jobs]) -> Jobs:
 
 def no_jobs() -> Jobs:
     """None at all."""
-    integers = {"numbers", "clients", "versions", "samples", "download_bytes", "upload_bytes", "outcomes"}
+    integers = {"numbers", "clients", "versions", "samples", "download_bytes", "upload_bytes", "outcomes", "rounds"}
     names = [field.name for field in fields(Jobs) if field.name != "decisions"]
     kinds: list[Any] = [np.int64 if name in integers else np.float64 for name in names]
     return Jobs(*(np.empty(0, dtype=kind) for kind in kinds))

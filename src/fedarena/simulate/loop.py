@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -242,6 +242,7 @@ def _tell(simulation: Simulation, round: int, feedback: Feedback) -> None:
 def _plan(simulation: Simulation, world: World, before: Snapshot) -> RoundPlan:
     """Who is invited in the next round, when everything ends, and whose updates are used."""
     round = before.round + 1
+    world = replace(world, round=round)
     expected = simulation.algorithm.expected_upload_bytes(before.state)
     if expected is not None and simulation.sends:
         world = world.with_upload(simulation.sent_bytes(expected))

@@ -121,8 +121,8 @@ class Phones:
         down_bytes = np.full(len(clients), self.load.download_bytes)
         return Speeds(*self._seconds(clients, numbers, np.ones(len(clients), dtype=np.int64), down_bytes))
 
-    def plan(self, clients: IntArray, numbers: IntArray, times: FloatArray, version: int) -> Jobs:
-        """Jobs that begin at these times, and what becomes of them."""
+    def plan(self, clients: IntArray, numbers: IntArray, times: FloatArray, version: int, round: int = 0) -> Jobs:
+        """Jobs that begin at these times of a round, and what becomes of them."""
         decisions = self.load.decide(clients, numbers) if self.load.decide is not None and len(clients) else None
         samples = self._samples(clients, np.ones(len(clients)), decisions)
         down_bytes, up_bytes = (
@@ -149,10 +149,10 @@ class Phones:
             crashed = moment < end
             end, outcomes = np.where(crashed, moment, end), np.where(crashed, int(Outcome.CRASHED), outcomes)
         downloaded, trained, uploaded = np.where(ends <= end, ends, np.inf)
-        versions = np.full(len(clients), version)
+        versions, rounds = np.full(len(clients), version), np.full(len(clients), round)
         return Jobs(
             *(numbers, clients, versions, shares, samples, down_bytes, up_bytes, begin, download, compute, upload),
-            *(downloaded, trained, uploaded, end, outcomes, decisions),
+            *(downloaded, trained, uploaded, end, outcomes, rounds, decisions),
         )
 
     def done(self, jobs: Jobs) -> Done:

@@ -211,13 +211,15 @@ class Simulation:
         return self.downlink.broadcast(snapshot.state, snapshot.download_state)
 
     def jobs_of(self, plan: RoundPlan, round: int) -> JobArrays:
-        """The jobs of a round whose updates are used, for the engine, in the order in which they are used."""
+        """The jobs of a round whose updates are used, for the engine, in the order in which they are used.
+
+        How fast a client learns is decided in the round in which it begins, as a real one would be told.
+        """
         used = np.flatnonzero(plan.steps >= 0)
         jobs = plan.ended.take(used)
         # Where jobs overlap with rounds, a client may begin twice in the same one.
         rounds = jobs.numbers if self.protocol.overlaps else np.full(len(jobs), round)
-        schedule = self.client_lr_schedule
-        scales = None if schedule is None else np.full(len(jobs), schedule.scale(round))
+        scales = None if self.client_lr_schedule is None else _scales(self.client_lr_schedule, jobs.rounds)
         corrupted = self.are_corrupted(jobs.clients, round)
         staleness, steps = plan.staleness[used], plan.steps[used]
         now = np.full(len(jobs), round)
@@ -471,3 +473,9 @@ def transferred_bytes(algorithm: Algorithm, params: Tensors) -> tuple[int, int]:
     """What a client downloads, and what it uploads if nothing happens to its update."""
     broadcast = algorithm.broadcast(algorithm.server_init(params))
     return count_bytes(algorithm.download(broadcast)), count_bytes(example_update(algorithm, params))
+
+
+def _scales(schedule: Schedule, rounds: IntArray) -> FloatArray:
+    """What a schedule makes of the learning rate in each of these rounds."""
+    different, places = np.unique(rounds, return_inverse=True)
+    return np.array([schedule.scale(round) for round in different.tolist()], dtype=np.float64)[places]

@@ -33,6 +33,7 @@ class World:
     phones: Phones
     overhead_seconds: float = 0.0  # what the server takes before every round
     current_loss: Callable[[IntArray], FloatArray] | None = None
+    round: int = 0  # that is played now
     begin: Callable[[IntArray, FloatArray], FloatArray] | None = None  # when those hear of it who are invited at a time
 
     def invite(self, number: int, time: float, round: int, busy: IntArray | None = None, turn: int = 0) -> IntArray:
@@ -144,7 +145,7 @@ class World:
         begin = np.asarray(times, dtype=np.float64)
         if self.begin is not None:
             begin = self.begin(clients, begin)
-        return self.phones.plan(clients, numbers, begin, version)
+        return self.phones.plan(clients, numbers, begin, version, self.round)
 
     def _checked(self, chosen: Any, number: int, busy: IntArray | None) -> IntArray:
         """Whoever writes a selector of their own is told what it does wrong."""

@@ -157,7 +157,10 @@ def read_snapshot(folder: Path, state: CommitState, client_states: ClientStates)
         ordered = {key: found[key] for key in state.tensors.keys}
         groups = unflatten_groups(ordered, state.tensors.groups)
         running = groups.pop(_RUNNING, None)
-        jobs = no_jobs() if running is None else Jobs(**{name: t.numpy() for name, t in running.items()})
+        columns = {name: t.numpy() for name, t in (running or {}).items()}
+        if running is not None:  # an earlier version did not write in which rounds they began
+            columns.setdefault("rounds", columns["versions"] + 1)
+        jobs = no_jobs() if running is None else Jobs(**columns)
         broadcasts: dict[int, Groups] = {}
         for key in [key for key in groups if key.startswith(_BROADCAST)]:
             version, _, group = key.removeprefix(_BROADCAST).partition(":")
