@@ -198,6 +198,27 @@ def test_probes_see_what_counts_padding_of_some_kinds_only() -> None:
         assert not counts_padding(task_of(with_keyed_dropout(module)))
 
 
+class AlwaysByTheLargest(nn.Linear):
+    def forward(self, x):
+        return super().forward(x / x.abs().amax(0).clamp(min=1))
+
+
+class OfHardSamples(Classification):
+    """Easy samples of a batch count nothing, also when a model is scored."""
+
+    def losses(self, outputs, batch):
+        losses = super().losses(outputs, batch)
+        return torch.where(losses >= 0.2 * losses.max(), losses, 0 * losses)
+
+
+def test_scores_that_depend_on_some_neighbours_only_are_refused() -> None:
+    with pytest.raises(BadInputError, match="puts out for a sample depends on the other samples in the batch"):
+        check_scores_apart(task_of(AlwaysByTheLargest(5, 3)))
+    with pytest.raises(BadInputError, match="gives a sample a state that depends on the other samples in the batch"):
+        check_scores_apart(task_of(nn.Linear(5, 3), OfHardSamples))
+    check_scores_apart(task_of(SelfContained()))
+
+
 def test_probes_leave_a_model_as_it_is() -> None:
     class RunningLargest(nn.Linear):
         def __init__(self):
@@ -301,15 +322,6 @@ class OfTheBest(Shares):
         return state[..., 2] / state[..., 2].max()
 
 
-class AlwaysByTheLargest(nn.Linear):
-    def forward(self, x):
-        return super().forward(x / x.abs().amax(0).clamp(min=1))
-
-
-def by_the_largest(spec):
-    return nn.Sequential(nn.Flatten(), AlwaysByTheLargest(64, 10))
-
-
 def many_outputs(spec):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 12))
 
@@ -318,7 +330,6 @@ def many_outputs(spec):
     ("parts", "message"),
     [
         ({"model": {"name": normalizes_batches}}, "puts out for a sample depends on the other samples in the batch"),
-        ({"model": {"name": by_the_largest}}, "puts out for a sample depends on the other samples in the batch"),
         ({"task": {"name": "classification", "metrics": [MeanOfBatch]}}, "MeanOfBatch gives a sample a state that"),
         ({"task": {"name": "classification", "metrics": [OneState]}}, "OneState must give a state for each of 5"),
         (
