@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import config
+from small_runs import config, losses
 from torch import nn
 from torch.nn import functional as F
 
 import fedarena
-from fedarena.algorithms import FedAvg
+from fedarena.algorithms import Ditto, FedAvg, LocalHead
 from fedarena.core.errors import BadInputError
 from fedarena.models.tasks.classification import Classification
 from fedarena.runs.run import start_run
@@ -513,3 +513,50 @@ def test_a_hook_that_a_part_sets_on_itself_is_refused(tmp_path: Path, settings, 
 
 def test_an_option_may_leave_a_hook_as_the_class_has_it(tmp_path: Path) -> None:
     both(tmp_path, algorithm={"name": LossByOption, "smooth": False})
+
+
+class OwnLoop(FedAvg):
+    def train(self, client, model, data):
+        for batch in data:
+            model.zero_grad()
+            F.cross_entropy(model(batch["x"]), batch["y"]).backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+
+
+class HalfWay(FedAvg):
+    def client_init(self, broadcast):
+        return {"own": broadcast["params"]}
+
+    def local_start(self, client):
+        return {name: (p + client.state["own"][name]) / 2 for name, p in client.broadcast["params"].items()}
+
+    def client_update(self, params, client, work):
+        update, _ = super().client_update(params, client, work)
+        return update, {"own": params}
+
+
+class HalfWayInALoop(HalfWay, OwnLoop):
+    pass
+
+
+class HeadInALoop(OwnLoop, LocalHead):
+    pass
+
+
+@pytest.mark.parametrize(("loop", "plain"), [(HalfWayInALoop, HalfWay), (HeadInALoop, "local_head")])
+@pytest.mark.parametrize("engine", ["cohort", "reference"])
+def test_an_own_loop_begins_where_local_start_says(tmp_path: Path, loop, plain, engine: str) -> None:
+    settings = {"rounds": 3, "cohort": 12, "local.lr": 0.1, "local.batch_size": 16}
+    found = [losses(tmp_path, engine, name, algorithm=one, **settings) for name, one in (("a", loop), ("b", plain))]
+    np.testing.assert_allclose(*found, rtol=1e-9)
+
+
+class TwoModelsInALoop(OwnLoop, Ditto):
+    pass
+
+
+def test_an_own_loop_trains_one_model(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"TwoModelsInALoop\.train gets one model, and local_start gives 'global/"):
+        start_run(config(algorithm=TwoModelsInALoop, rounds=1), tmp_path)

@@ -131,8 +131,8 @@ class Algorithm(SystemsHooks):
     def train(self, client: int, model: nn.Module, data: list[Tensors]) -> None:
         """For research that fits no other hook: train `model` in place, freely, on this client's batches.
 
-        Overriding this replaces `local_loss`, `local_gradient` and the local optimizer. `data` are the batches of the
-        round in order. It is run one client at a time.
+        It begins with what `local_start` gives. Overriding this replaces `local_loss`, `local_gradient` and the local
+        optimizer. `data` are the batches of the round in order. It is run one client at a time.
         """
         raise NotImplementedError
 

@@ -93,8 +93,16 @@ def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
         broadcast = algorithm.broadcast(state)
     with _at_server(algorithm, "evaluation_params", state):
         check_same_form(algorithm.evaluation_params(state), params, f"{kind.__name__}.evaluation_params")
-    check_group_names(algorithm, algorithm.client_init(broadcast), "clients' state")
-    if not algorithm.trains_freely:
+    kept = algorithm.client_init(broadcast)
+    check_group_names(algorithm, kept, "clients' state")
+    if algorithm.trains_freely:
+        start = algorithm.local_start(newcomer(broadcast, kept))
+        if strange := [name for name in start if name not in params]:
+            raise BadInputError(
+                f"{kind.__name__}.train gets one model, and local_start gives {strange[0]!r}, which is no parameter of "
+                "it; let local_start give the model that is trained, and keep others in the client's state"
+            )
+    else:
         with LayerTracker(task.module) as tracker:
             _Trial(algorithm, task, tracker).hooks_of_clients(broadcast, params)
 

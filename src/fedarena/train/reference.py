@@ -101,7 +101,7 @@ class ReferenceEngine:
         samples, batches = self._batches(job)
         with all_seeded(streams.torch_seed(self.seed, "local", job.round, job.client)):
             if self.algorithm.trains_freely:
-                params, loss = self._train_freely(job.client, batches, broadcast)
+                params, loss = self._train_freely(job.client, batches, client)
             else:
                 params, loss = self._train(job, batches, client)
         processed = sum(len(batch["y"]) for batch in batches)
@@ -167,14 +167,15 @@ class ReferenceEngine:
             losses.append(loss.detach())
         return params, _mean_loss(losses, batches)
 
-    def _train_freely(self, client: int, batches: list[Tensors], broadcast: Groups) -> tuple[Tensors, float]:
-        model = copy_of(self.task.module)
-        model.load_state_dict(broadcast["params"], strict=False)
+    def _train_freely(self, index: int, batches: list[Tensors], client: Client) -> tuple[Tensors, float]:
+        model, start = copy_of(self.task.module), self.algorithm.local_start(client)
+        whole = {**client.broadcast["params"], **start}
+        model.load_state_dict(whole, strict=False)
         with torch.no_grad():
-            losses = [self.task.loss(broadcast["params"], batch) for batch in batches]
+            losses = [self.task.loss(whole, batch) for batch in batches]
         with torch.enable_grad(), refusing_memories(self.algorithm, "train", _IN_CLIENT_STATE):
-            self.algorithm.train(client, model, batches)
-        trained = {name: p.detach() for name, p in model.named_parameters() if name in broadcast["params"]}
+            self.algorithm.train(index, model, batches)
+        trained = {name: p.detach() for name, p in model.named_parameters() if name in start}
         return trained, _mean_loss(losses, batches)
 
     def evaluate(self, params: Tensors, clients: IntArray, part: Part, other: OtherTest | None = None) -> ClientScores:
