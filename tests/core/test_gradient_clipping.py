@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from small_runs import config
+from small_runs import config, losses
 from test_cohort import LOCALS, SIZES, assert_same, lanes_are_used_again, make_engine, train  # noqa: F401
 
-from fedarena.algorithms import FedAvg
+from fedarena.algorithms import FedAvg, LocalOnly
 from fedarena.core.errors import BadInputError
 from fedarena.hpo.lanes import train_trials
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
@@ -81,3 +82,17 @@ def test_steps_in_place_are_the_same_steps(momentum: float, lr_scale: float | to
         found.append((new, state))
     for others in found[1:]:
         torch.testing.assert_close(others, found[0], rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("engine", ["cohort", "reference"])
+def test_models_that_train_side_by_side_are_clipped_each_by_itself(tmp_path: Path, engine: str) -> None:
+    settings = {"rounds": 3, "local.clip_norm": CLIP}
+    ditto = losses(tmp_path, engine, "ditto", algorithm={"name": "ditto", "lam": 0.5}, **settings)
+    assert ditto == pytest.approx(losses(tmp_path, engine, algorithm="fedavg", **settings), rel=1e-9)
+
+
+def test_steps_of_several_learning_rates_are_not_clipped() -> None:
+    with pytest.raises(
+        BadInputError, match=r"steps of several learning rates, of which local\.clip_norm"
+    ):
+        LocalOnly().prepare(10, LocalTraining(clip_norm=CLIP))

@@ -34,6 +34,11 @@ class LocalOnly(Algorithm):
         super().prepare(population, local, horizon)
         if local.optimizer != "sgd":
             raise BadInputError(f"local_only is defined for local.optimizer=sgd, not for {local.optimizer}")
+        if local.clip_norm is not None:
+            raise BadInputError(
+                "local_only has steps of several learning rates, of which local.clip_norm would shorten some more than "
+                "others; leave it out"
+            )
 
     def download(self, broadcast: Groups) -> Groups:
         """Nothing: what clients start from came with the model."""

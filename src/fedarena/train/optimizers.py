@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from fedarena.core.limits import Limits
 from fedarena.models import Tensors
-from fedarena.train.tensors import Groups
+from fedarena.train.tensors import Groups, flatten_groups, unflatten_groups
 
 OptimizerName = Literal["sgd", "adam"]
 # Number of a client's step, counted from 1: an int, or a tensor when steps of several clients are taken at once.
@@ -83,7 +84,11 @@ def optimizer_step(
     lr = own.get("local.lr", local.lr) * lr_scale
     decay, momentum = own.get("local.weight_decay", local.weight_decay), own.get("local.momentum", local.momentum)
     if local.clip_norm is not None:
-        grad = _shortened_at_once(grad, local.clip_norm) if at_once else _shortened(grad, local.clip_norm)
+        shorten = partial(_shortened_at_once if at_once else _shortened, clip_norm=local.clip_norm)
+        if all("/" in name for name in grad):  # several models, which train side by side
+            grad = flatten_groups({model: shorten(own) for model, own in unflatten_groups(grad).items()})
+        else:
+            grad = shorten(grad)
     # A job's own value is a tensor, which may be 0 for some clients only.
     if isinstance(decay, Tensor) or decay:
         grad = {name: g + decay * params[name] for name, g in grad.items()}
