@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedarena
-from fedarena.algorithms import Ditto, FedAvg, LocalHead
+from fedarena.algorithms import Ditto, FedAvg, LocalHead, QFedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.models.tasks.classification import Classification
 from fedarena.runs.run import start_run
@@ -560,3 +560,20 @@ class TwoModelsInALoop(OwnLoop, Ditto):
 def test_an_own_loop_trains_one_model(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"TwoModelsInALoop\.train gets one model, and local_start gives 'global/"):
         start_run(config(algorithm=TwoModelsInALoop, rounds=1), tmp_path)
+
+
+class OwnQFedAvg(QFedAvg):
+    pass
+
+
+class TimesTheLossAtTheStart(FedAvg):
+    needs_start_loss = True
+
+    def client_update(self, params, client, work):
+        update, state = super().client_update(params, client, work)
+        return {"params": {name: work.start_loss * u for name, u in update["params"].items()}}, state
+
+
+@pytest.mark.parametrize("algorithm", [OwnQFedAvg, TimesTheLossAtTheStart])
+def test_an_own_method_may_ask_for_the_loss_at_the_start(tmp_path: Path, algorithm) -> None:
+    both(tmp_path, algorithm=algorithm)

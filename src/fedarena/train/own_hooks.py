@@ -182,7 +182,8 @@ class _Trial:
         """Tries all hooks in the order in which a client calls them."""
         algorithm, name, task = self._algorithm, self._name, self._task
         dtype = next(iter(params.values())).dtype
-        given = _Given(newcomer(broadcast, {}), made_up_batch(task, samples=3, seed=3), {}, {}, Work(2, 1, 2))
+        work = Work(2, 1, 2, torch.ones((), dtype=dtype) if algorithm.needs_start_loss else None)
+        given = _Given(newcomer(broadcast, {}), made_up_batch(task, samples=3, seed=3), {}, {}, work)
         state = self._tried("client_init", lambda own, at: own.client_init(at.client.broadcast), given)
         given = replace(given, client=newcomer(broadcast, state))
         start = self._tried("local_start", lambda own, at: own.local_start(at.client), given)
