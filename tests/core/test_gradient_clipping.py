@@ -92,7 +92,5 @@ def test_models_that_train_side_by_side_are_clipped_each_by_itself(tmp_path: Pat
 
 
 def test_steps_of_several_learning_rates_are_not_clipped() -> None:
-    with pytest.raises(
-        BadInputError, match=r"steps of several learning rates, of which local\.clip_norm"
-    ):
+    with pytest.raises(BadInputError, match=r"steps of several learning rates, of which local\.clip_norm"):
         LocalOnly().prepare(10, LocalTraining(clip_norm=CLIP))

@@ -577,3 +577,18 @@ class TimesTheLossAtTheStart(FedAvg):
 @pytest.mark.parametrize("algorithm", [OwnQFedAvg, TimesTheLossAtTheStart])
 def test_an_own_method_may_ask_for_the_loss_at_the_start(tmp_path: Path, algorithm) -> None:
     both(tmp_path, algorithm=algorithm)
+
+
+class TrainsForAWhile(FedAvg):
+    def local_gradient(self, grad, params, client):
+        return {name: torch.where(client.job.step <= 3, g, 0 * g) for name, g in grad.items()}
+
+
+class SmallerAndSmaller(FedAvg):
+    def local_gradient(self, grad, params, client):
+        return {name: 0.7**client.job.step * g / client.job.step.clamp(min=1) for name, g in grad.items()}
+
+
+@pytest.mark.parametrize("algorithm", [TrainsForAWhile, SmallerAndSmaller])
+def test_the_number_of_a_step_is_a_tensor_on_both_engines(tmp_path: Path, algorithm) -> None:
+    assert "cannot be vectorized" not in both(tmp_path, algorithm=algorithm, **{"local.epochs": 3})

@@ -53,7 +53,7 @@ class JobContext:
     key: Any  # int64; what is random about the job depends on it alone
     lr_scale: Any = 1.0
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)  # settings of this job, where it has its own
-    step: Any = 0  # of local training, counted from 1; 0 before and after it
+    step: Any = 0  # of local training, counted from 1; 0 before and after it; a tensor like the others
 
     def hyperparameter(self, name: str, otherwise: Any) -> Any:
         """What this job has for a setting such as ``local.lr``, where jobs differ in it; else that of the run."""
@@ -186,7 +186,8 @@ class JobArrays:
         rows = self.tensors(like, seed, stream)
         rounds, versions, corrupted, keys = rows["numbers"].unbind(1)
         scales = rows.get("lr_scale", 1.0)
-        return JobContext(rows["share"], rounds, versions, corrupted != 0, keys, scales, hyperparameters_in(rows))
+        own, before = hyperparameters_in(rows), torch.zeros_like(rows["share"])
+        return JobContext(rows["share"], rounds, versions, corrupted != 0, keys, scales, own, before)
 
 
 def context_of(row: Tensors) -> JobContext:
@@ -194,8 +195,8 @@ def context_of(row: Tensors) -> JobContext:
     if not row:
         return JobContext(1.0, 0, 0, False, torch.zeros((), dtype=torch.int64))
     round, version, corrupted, key = row["numbers"].unbind(0)
-    scale = row.get("lr_scale", 1.0)
-    return JobContext(row["share"], round, version, corrupted != 0, key, scale, hyperparameters_in(row))
+    scale, before = row.get("lr_scale", 1.0), torch.zeros_like(row["share"])
+    return JobContext(row["share"], round, version, corrupted != 0, key, scale, hyperparameters_in(row), before)
 
 
 def hyperparameters_in(rows: Tensors) -> Tensors:

@@ -153,7 +153,7 @@ class ReferenceEngine:
                 self.before_step()
             leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
             key = torch.tensor(dropout_keys(self.seed, job.round, job.client, number), device=self.hardware.device)
-            now = replace(client, job=client.job.at_step(number))
+            now = replace(client, job=client.job.at_step(torch.full_like(client.job.step, number)))
             dropped = dropout_share(own.get("model.dropout"))
             with torch.enable_grad(), self.hardware.rounding(), passes_of(self.algorithm), dropped:
                 loss = self.algorithm.local_loss(self.task, leaves, {**batch, "key": key}, now)
