@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Result", "compare", "load", "open", "resume", "run", "suite", "tune"]
 DEFAULT_RUNS_FOLDER = Path("runs")
-AnyCallback = Callback | OnRound | str | Mapping[str, Any]
+AnyCallback = Callback | type[Callback] | OnRound | str | Mapping[str, Any]
 
 
 def run(
@@ -81,10 +81,9 @@ def open(
     """
     if isinstance(settings, Path | str) and Path(settings).is_dir():
         _check_changeable(more)
-        named = [callback for callback in callbacks if isinstance(callback, str | Mapping)]
+        named, told = _named_and_told(callbacks)
         if named:
-            raise BadInputError("Callbacks of a run that is already there must be objects, not names")
-        told = [callback for callback in callbacks if not isinstance(callback, str | Mapping)]
+            raise BadInputError("Callbacks of a run that is already there must be objects, not names or classes")
         return Run.reopen(Path(settings), callbacks=told, rounds=more.get("rounds"), elsewhere=more.get("engine"))
     if isinstance(settings, Path | str) and not Path(settings).exists():
         raise BadInputError(f"There is no run folder and no file {settings}")
@@ -254,12 +253,18 @@ def _resolve(
                 more[key] = "store" if key == "federation" else "ideal"  # until it is known where it lies
     if "federation" in objects:
         more["federation"] = _store_of(objects["federation"])
-    named = [callback for callback in callbacks if isinstance(callback, str | Mapping)]
-    told = [callback for callback in callbacks if not isinstance(callback, str | Mapping)]
+    named, told = _named_and_told(callbacks)
     if named:
         before = (settings or {}).get("callbacks", more.get("callbacks", []))
         more["callbacks"] = [*(before if isinstance(before, list) else [before]), *named]
     return resolve_settings(settings, more), GivenParts(**objects), told
+
+
+def _named_and_told(callbacks: Sequence[AnyCallback]) -> tuple[list[Any], list[Callback | OnRound]]:
+    """Those that the configuration names, as other parts, and those that are objects."""
+    named = [callback for callback in callbacks if isinstance(callback, str | Mapping | type)]
+    told = [callback for callback in callbacks if not isinstance(callback, str | Mapping | type)]
+    return named, told
 
 
 def _check_changeable(settings: Mapping[str, Any]) -> None:

@@ -399,3 +399,19 @@ def test_a_fork_cannot_deal_out_samples_anew(tmp_path: Path) -> None:
         run.advance(1)
         with pytest.raises(BadInputError, match="training=iid cannot change the seed"):
             run.fork({"seed": 5})
+
+
+class StopsAfterTwo(Callback):
+    def on_round(self, run, row):
+        return Stop("two are enough") if run.round == 2 else None
+
+
+def test_a_callback_may_be_a_class(tmp_path: Path) -> None:
+    for number, callback in enumerate((StopsAfterTwo, {"name": StopsAfterTwo}, StopsAfterTwo())):
+        settings = {**QUICK, "name": str(number)}
+        run = fedarena.run(settings, runs_folder=tmp_path, progress=False, callbacks=[callback])
+        assert run.rounds.num_rows == 3  # and that of the untrained model
+    with fedarena.open(QUICK, runs_folder=tmp_path) as run:
+        run.advance(1)
+    with pytest.raises(BadInputError, match="must be objects, not names or classes"):
+        fedarena.open(tmp_path / "small", callbacks=[StopsAfterTwo])
