@@ -13,9 +13,8 @@ from torch import Tensor
 
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError, NotFiniteError
-from fedarena.core.own import check_hooks_are_in_class, is_own
+from fedarena.core.own import is_own
 from fedarena.core.secret_noise import SecretSource
-from fedarena.core.words import counted
 from fedarena.train import (
     Algorithm,
     CohortEngine,
@@ -39,15 +38,15 @@ from fedarena.train.shards import StateFile
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.train.validation import Validated, join_validated
 from fedarena.transforms.aggregators import Aggregator, Mean, Partial
-from fedarena.transforms.aggregators.base import VERDICT, ServerStep, named
+from fedarena.transforms.aggregators.base import ServerStep, named
 from fedarena.transforms.aggregators.collected import collect_rows, collected_rows, merge_rows
 from fedarena.transforms.aggregators.mean import CHANGE
 from fedarena.transforms.attacks import Attack
+from fedarena.transforms.fitting import Parts, check_together, check_updates
 from fedarena.transforms.fixed_point import SATURATED, TRAIN_LOSS, TRAIN_SAMPLES, FixedPoint, SumForm
 from fedarena.transforms.forging import forged, remembered
 from fedarena.transforms.local_noise import draws_of
 from fedarena.transforms.packing import packing_of
-from fedarena.transforms.probes import check_aggregator, check_attack, check_transform
 from fedarena.transforms.rows import FloatArray, IntArray, Rows, ScaledRows, check_rows
 from fedarena.transforms.sending import (
     Done,
@@ -114,36 +113,8 @@ class UpdatePath:
 
         A step of the server is of so many updates; where that depends on who comes, of those of a cohort at most.
         """
-        for part in self._parts:
-            check_hooks_are_in_class(part)
-        self._check_fit(update)
-        for transform in self.transforms:
-            check_transform(transform, update, self.algorithm.change_groups)
-        if obstacle := self.aggregator.obstacle(self.algorithm, update):
-            raise BadInputError(
-                f"The aggregator {_name(self.aggregator)} does not fit {_name(self.algorithm)}: {obstacle}; "
-                "choose another one, such as mean, or another algorithm"
-            )
-        check_aggregator(self.aggregator, update, self.algorithm.change_groups)
-        if self._attack is not None:
-            if obstacle := self._attack.obstacle(self.algorithm, update):
-                raise BadInputError(
-                    f"The attack {_name(self._attack)} does not fit {_name(self.algorithm)}: {obstacle}; "
-                    "choose another attack, or another algorithm"
-                )
-            check_attack(self._attack, update, self.algorithm.change_groups)
-        if self.aggregator.takes_one_update and updates_per_step != 1:
-            raise BadInputError(
-                f"The aggregator {_name(self.aggregator)} takes one update at a time, which this protocol does not "
-                "give it; choose protocol=asynchronous, or another aggregator, such as mean"
-            )
-        most = updates_per_step or cohort
-        if most is not None and (shortage := self.aggregator.shortage(most)):
-            raise BadInputError(
-                f"A step of the server gets {counted(most, 'update')} under this protocol and cohort, and the "
-                f"aggregator {_name(self.aggregator)} {shortage}; let more clients take part in a step, or choose "
-                "another aggregator"
-            )
+        parts = Parts(self.algorithm, self.transforms, self.aggregator, self._attack)
+        check_together(parts, update, updates_per_step, cohort)
 
     def server_init(self, update: Groups) -> list[Groups]:
         """What the server keeps for every transform before the first round."""
@@ -299,24 +270,9 @@ class UpdatePath:
         hidden = replace(rows, secret=self._clients_noise)
         return self.sums.rounded(added, notes, draws_of(rows, "rounding"), draws_of(hidden, "noise"))
 
-    def _check_fit(self, update: Groups) -> None:
-        """Refuses updates with which this way can do nothing."""
-        taken = (VERDICT, *((SENT, PACKED) if self.transforms else ()))
-        if strange := next((group for group in taken if group in update), None):
-            raise BadInputError(
-                f"{_name(self.algorithm)} calls a group of its update {strange!r}, which means something else on its "
-                "way to the server; choose another name"
-            )
-        for transform in self.transforms:
-            if obstacle := transform.obstacle(self.algorithm, update):
-                raise BadInputError(
-                    f"The transform {_name(transform)} does not fit {_name(self.algorithm)}: {obstacle}; "
-                    "leave it out, or choose another algorithm"
-                )
-
     def sum_securely(self, fixed_point: FixedPoint, update: Groups, notes: Sequence[str]) -> None:
         """Has all updates rounded from now on; `update` shows what one looks like."""
-        self._check_fit(update)
+        check_updates(self.algorithm, self.transforms, update)
         example = self.nothing(update, self.server_init(update))
         changes = {group for group in example.tensors if group.removeprefix(CHANGE) in self.algorithm.change_groups}
         self.sums = SumForm(fixed_point, example, changes, notes)
