@@ -13,7 +13,8 @@ import torch
 import fedarena
 from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, TaskSpec
-from fedarena.models import MODELS, DataSpec, build_model
+from fedarena.models import MODELS, TASKS, DataSpec, build_model
+from fedarena.models.keyed_random import keyed_uniform
 from fedarena.models.sizes import USUAL_DATA, usual_size
 from fedarena.runs.model_sizes import model_sizes
 from fedarena.runs.weights import start_from
@@ -84,6 +85,44 @@ def test_a_run_from_the_store_to_the_metric(tmp_path: Path, name: str, settings:
     assert np.isfinite(run.summary["final"][measured])
     assert data.label_counts.sum() > 0
     assert len(run.predictions) == 9
+
+
+class NoisyInputs(TASKS.get("classification")):
+    """Draws by the key of a step, as dropout does."""
+
+    def model_inputs(self, batch):
+        (x,) = super().model_inputs(batch)
+        return (x + keyed_uniform(batch["key"], x) if "key" in batch else x,)
+
+
+@pytest.mark.filterwarnings("ignore:.*from scratch")
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("texts", {"task": "masked_token", "model": {"name": "albert", **ALBERT, "dropout": 0.0}}),
+        ("words", {"task": NoisyInputs, "model": {"name": "speech_cnn", "bands": 4, "hidden": 3}}),
+    ],
+)
+def test_what_a_task_draws_is_the_same_on_both_engines_and_another_in_every_round(
+    tmp_path: Path, name: str, settings: Any
+) -> None:
+    data = federation(tmp_path, name)
+    losses = [
+        fedarena.run(
+            federation=data,
+            engine={"name": engine, "dtype": "float64"},
+            rounds=2,
+            local={"lr": 0.5, "batch_size": 4},
+            name=engine,
+            runs_folder=tmp_path,
+            progress=False,
+            **settings,
+        )
+        .rounds["train_loss"]
+        .to_pylist()
+        for engine in ("reference", "cohort")
+    ]
+    np.testing.assert_allclose(*(np.array(found, dtype=np.float64) for found in losses), rtol=1e-10)
 
 
 def test_a_backdoor_needs_the_next_token(tmp_path: Path) -> None:

@@ -124,12 +124,38 @@ class _Looks(nn.Module):
         (_Looks(lambda x: x.relu_()), False),  # which changes none of the example's numbers
         (_Looks(lambda x: x, lambda x: x.mean(1, keepdim=True)), False),
         (_Looks(lambda x: x, lambda x: x.mean(1, keepdim=True) * 0), False),
+        (_Looks(lambda x: x, lambda x: (x != 0).sum(1, keepdim=True).to(x.dtype)), False),  # true of NaN as well
+        (_Looks(lambda x: x, lambda x: (x < 0).to(x.dtype).sum(1, keepdim=True)), False),  # and this is false
+        (
+            _Looks(lambda x: x, lambda x: x.new_ones(len(x), x.shape[1] // 2)),
+            False,
+        ),  # nothing but its form, but who knows
     ],
 )
 def test_layers_that_see_nothing_but_samples_are_found(module: _Looks, known: bool) -> None:
     task = make_task(module, FEATURES)
     params = {name: p.detach() for name, p in module.named_parameters()}
     assert ("x" in [layer.column for layer in find_dense_layers(task, params)]) == known
+
+
+class _SeldomLooks(nn.Module):
+    """Uses the weights of a layer otherwise, for samples that an example does not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x).tanh()
+        scores: Tensor = self.second(hidden) + torch.where(x[:, :1] < -1, self.second.weight.mean(), 0.0)
+        return scores
+
+
+def test_weights_that_something_else_looks_at_are_written_down() -> None:
+    module = _SeldomLooks()
+    params = {name: p.detach() for name, p in module.named_parameters()}
+    (found,) = find_dense_layers(make_task(module, FEATURES), params)
+    assert (found.name, found.column) == ("first.weight", None)  # as something looks at samples, too
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -35,6 +35,7 @@ from fedarena.train.kept_samples import KeptSamples
 from fedarena.train.lane_pool import Convolutions, LanePool, Plan
 from fedarena.train.lanes import LaneTraining
 from fedarena.train.optimizers import LocalTraining, training_of
+from fedarena.train.own_code import has_own_code
 from fedarena.train.own_hooks import check_own_hooks
 from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.placing import Division, PlannedWork, rounded_width
@@ -143,7 +144,8 @@ class CohortEngine:
         self._cohorts: Cohorts | None = "steady" if cohorts is None and lanes is not None else cohorts
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
         drops = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
-        self.draws = drops or task.augmentation is not None
+        changes_samples = task.augmentation is not None or type(task).model_inputs is not Task.model_inputs
+        self.draws = drops or changes_samples or has_own_code(task) or has_own_code(algorithm)
         check_own_hooks(algorithm, task)
         self._steps = StackedSteps(task, algorithm, local, self.hardware, self.convolutions)
         self._pool, self._beside = LanePool(), Beside(self.device)

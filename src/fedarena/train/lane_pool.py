@@ -42,7 +42,7 @@ class LaneEngine(Protocol):
     convolutions: Convolutions
     device: torch.device
     compile: bool
-    draws: bool  # whether the model draws random numbers while it is trained
+    draws: bool  # whether somebody may draw random numbers by the key of a step
     exact_batches: bool  # whether batches must not be filled up with samples that do not count
     asks_about_jobs: bool  # whether the algorithm may want to know something about a job
     programs: StepPrograms

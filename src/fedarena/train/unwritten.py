@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from fedarena.models import Task, Tensors
 from fedarena.train.optimizers import LocalTraining
@@ -33,6 +34,13 @@ _FEWEST_WEIGHTS = 1 << 16
 _TRIED_SAMPLES = (2, 3)
 _TRIED_RANK = 2
 _TOLERANCE = 1e3  # times the smallest difference of numbers
+# What gives a tensor another form, or tells one, without looking at its numbers.
+_CHANGE_NOTHING = frozenset(
+    {
+        *("flatten", "view", "reshape", "contiguous", "squeeze", "unsqueeze", "float", "double", "to", "detach"),
+        *("__get__", "size", "dim", "numel", "stride", "is_floating_point", "__len__"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -182,11 +190,14 @@ def _with_column(task: Task, params: Tensors, layer: DenseLayer) -> DenseLayer:
     batch = _example(task, _TRIED_SAMPLES[-1], params)
     given = {name: p.detach() for name, p in params.items()}
     versions = {name: batch[name]._version for name in task.inputs}
-    with torch.no_grad(), _Noting() as noting:
+    with torch.no_grad(), _Noting({name: batch[name] for name in versions}) as noting:
         task.loss(given, batch)
     (rows,) = noting.inputs[id(given[layer.name])]
+    all_rows = [one.data_ptr() for inputs in noting.inputs.values() for one in inputs]
     for name, version in versions.items():
         values = batch[name]
+        if name in noting.seen or all_rows.count(values.data_ptr()) > 1:
+            continue
         as_they_were = values._version == version and values.is_contiguous() and rows.is_contiguous()
         same = as_they_were and rows.data_ptr() == values.data_ptr() and rows.numel() == values.numel()
         found = replace(layer, column=name)
@@ -210,27 +221,48 @@ def _in_full_precision() -> Iterator[None]:
 
 
 class _Noting(TorchFunctionMode):
-    """Notes which weights dense layers use, and for which rows."""
+    """Notes which weights dense layers use, for which rows, and which of some named tensors others see.
 
-    def __init__(self) -> None:
+    What stands for such a tensor is NaN, which a comparison turns into an answer like any other.
+    """
+
+    def __init__(self, named: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.inputs: dict[int, list[Tensor]] = {}
+        self.seen: set[str] = set()
+        self._names = {_memory(t): name for name, t in named.items()}
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        given = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         if function is F.linear:
-            input, weight, _ = _of_linear(*args, **(kwargs or {}))
+            input, weight, bias = _of_linear(*args, **(kwargs or {}))
             self.inputs.setdefault(id(weight), []).append(input)
-        return function(*args, **(kwargs or {}))
+            given = [] if bias is None else [bias]
+        elif getattr(function, "__name__", "") in _CHANGE_NOTHING and len(given) == 1:
+            is_view = not isinstance(result, Tensor) or _memory(result) == _memory(given[0])
+            given = [] if is_view else given
+        self.seen.update(self._names[place] for t in given if (place := _memory(t)) in self._names)
+        return result
+
+
+def _memory(t: Tensor) -> int:
+    return t.untyped_storage().data_ptr()
 
 
 def _rows_of_layers(task: Task, params: Tensors, samples: int) -> dict[str, int]:
     """How many rows go into the layers that are used once, for so many samples."""
     given = {name: p.detach() for name, p in params.items()}
-    with torch.no_grad(), _Noting() as noting:
+    with torch.no_grad(), _Noting(given) as noting:
         task.loss(given, _example(task, samples, params))
-    used = {name: noting.inputs.get(id(p), []) for name, p in given.items()}
+    rows = {_memory(one) for inputs in noting.inputs.values() for one in inputs}  # which may be weights
+    used = {
+        name: noting.inputs.get(id(p), [])
+        for name, p in given.items()
+        if name not in noting.seen and _memory(p) not in rows
+    }
     return {name: inputs[0].shape[:-1].numel() for name, inputs in used.items() if len(inputs) == 1}
 
 
