@@ -197,7 +197,7 @@ def test_who_is_refused(different: dict[str, Any], sentence: str | None) -> None
     ],
 )
 def test_where_a_run_goes_on(elsewhere: Any, expected: Workplace) -> None:
-    engine = _simulation(on_cluster(MANY_SHARDS, 2)).engine
+    engine = resolve(merge({}, on_cluster(MANY_SHARDS, 2))).engine
     assert workplace_of(engine, elsewhere) == expected
 
 
@@ -206,7 +206,7 @@ def test_where_a_run_goes_on(elsewhere: Any, expected: Workplace) -> None:
     [("reference", "engine=reference"), ({"lanes": 3}, "engine.lanes"), ({"workers": "many"}, "engine.workers")],
 )
 def test_what_of_an_engine_cannot_be_changed(elsewhere: Any, sentence: str) -> None:
-    engine = _simulation(on_cluster(MANY_SHARDS, 2)).engine
+    engine = resolve(merge({}, on_cluster(MANY_SHARDS, 2))).engine
     with pytest.raises(BadInputError, match=sentence):
         workplace_of(engine, elsewhere)
 
@@ -215,6 +215,14 @@ def test_only_runs_on_ray_go_on_elsewhere(tmp_path: Path) -> None:
     opened(MANY_SHARDS, tmp_path, "plain").advance(1).close()
     with pytest.raises(BadInputError, match="Only a run with engine=ray"):
         resume_run(tmp_path / "plain", Silent(), elsewhere={"workers": 2})
+
+
+def test_a_finished_run_on_ray_is_read_wherever_it_is_to_go_on(tmp_path: Path) -> None:
+    play(on_cluster(MANY_SHARDS, 0), tmp_path, "ray")
+    for elsewhere in ("cohort", {"workers": 3}):
+        assert resume_run(tmp_path / "ray", Silent(), elsewhere=elsewhere).summary["status"] == "finished"
+    with pytest.raises(BadInputError, match=r"engine.lanes of a run that is there cannot be changed"):
+        resume_run(tmp_path / "ray", Silent(), elsewhere={"lanes": 3})
 
 
 @pytest.mark.parametrize(

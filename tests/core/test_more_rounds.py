@@ -99,6 +99,36 @@ def test_from_the_command_line(tmp_path: Path) -> None:
         assert sentence in refused.output
 
 
+def test_what_is_refused_because_of_the_engine_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    start_run(quick(), tmp_path)
+    before = content(tmp_path / "small")
+    for call in (resume_run, Run.reopen):
+        with pytest.raises(BadInputError, match="Only a run with engine=ray"):
+            call(tmp_path / "small", rounds=9, elsewhere={"workers": 2})
+        assert content(tmp_path / "small") == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("engine=cohort", "Only a run with engine=ray can go on elsewhere"),
+        ("engine.workers=1", "Only a run with engine=ray can go on elsewhere"),
+        ("rounds=4.0", "rounds: input should be a valid integer, not 4.0"),
+        ("rounds=", "rounds= says nothing; give it a value, or leave it out"),
+        ("engine=", "engine= says nothing; give it a value, or leave it out"),
+    ],
+)
+@pytest.mark.parametrize("rounds_done", [2, 4])
+def test_a_finished_run_refuses_the_same_settings_as_one_that_goes_on(
+    tmp_path: Path, setting: str, sentence: str, rounds_done: int
+) -> None:
+    Run.create(quick(), tmp_path).advance(rounds_done).close()
+    refused = CliRunner().invoke(main, ["resume", str(tmp_path / "small"), setting])
+    assert refused.exit_code == 2
+    assert sentence in refused.output
+    assert fedarena.load(tmp_path / "small").summary["rounds_done"] == rounds_done
+
+
 class Slower(FedAvg):
     """Looks at how long the run is meant to be."""
 

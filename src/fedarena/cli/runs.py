@@ -77,6 +77,8 @@ def resume(
     for key in overrides:
         if key.partition(".")[0] not in ("rounds", "engine"):
             raise BadInputError(f"{key} of a run that is there cannot be changed, only rounds; start a new run")
+        if overrides[key] is None and "." not in key:  # engine.workers= is as many as find room
+            raise BadInputError(f"{key}= says nothing; give it a value, or leave it out")
     given = merge({}, overrides)
     import_for_runs()
     if (folder / "deploy").is_dir():  # its clients are real

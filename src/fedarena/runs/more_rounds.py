@@ -19,6 +19,11 @@ from fedarena.storage.run_files import ENVIRONMENT_FILE, SUMMARY_FILE, RunFiles
 from fedarena.train import Algorithm
 
 
+def is_other_length(config: RunConfig, rounds: int) -> bool:
+    """Whether a run has another number of rounds than this; what cannot be one is refused."""
+    return resolve({"rounds": rounds}).rounds != config.rounds
+
+
 def with_more_rounds(experiment: Experiment, folder: Path, rounds: int) -> RunConfig:
     """The configuration of a run with more rounds; whatever stands against that is refused, and nothing changed."""
     before = experiment.config

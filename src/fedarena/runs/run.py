@@ -24,12 +24,12 @@ from fedarena.privacy.audit import audit_result
 from fedarena.runs.attacked import attack_sentence, describe_attack
 from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
-from fedarena.runs.cluster import Elsewhere, RayCrew, hire_crew
+from fedarena.runs.cluster import Elsewhere, RayCrew, hire_crew, workplace_of
 from fedarena.runs.config import RunConfig, read_settings, resolve
 from fedarena.runs.deciding import describe_policy, policy_columns, summarize_policy
 from fedarena.runs.forking import forked_config
 from fedarena.runs.identity import check_same_experiment, check_same_form, describe_run, free_name
-from fedarena.runs.more_rounds import give_more_rounds, with_more_rounds
+from fedarena.runs.more_rounds import give_more_rounds, is_other_length, with_more_rounds
 from fedarena.runs.observer import Observer
 from fedarena.runs.predictions import predictions_of
 from fedarena.runs.secure import describe_secure, secure_warning
@@ -137,12 +137,13 @@ class Run:
         RunFiles.open(folder).check_first_files()
         experiment = prepare(resolve(read_settings(folder / CONFIG_FILE)), observer, given)
         check_same_experiment(experiment, folder)
-        if rounds is not None and rounds != experiment.config.rounds:
-            longer = prepare(with_more_rounds(experiment, folder, rounds), observer, given)
-            longer.mechanism.check_goes_on(experiment.mechanism)
-            give_more_rounds(experiment.config, longer.config, folder)
-            experiment = longer
+        before = experiment
+        if rounds is not None and is_other_length(before.config, rounds):
+            experiment = prepare(with_more_rounds(before, folder, rounds), observer, given)
+            experiment.mechanism.check_goes_on(before.mechanism)
         with _crew_of(experiment, observer, elsewhere) as crew:
+            if experiment is not before:  # only now, as nothing is left that could be refused
+                give_more_rounds(before.config, experiment.config, folder)
             return cls(experiment, *_reopen_folder(experiment, folder), observer, callbacks, crew)
 
     @property
@@ -473,8 +474,13 @@ def resume_run(
     A finished run is only read, unless it is to have more `rounds`. A run with ``engine=ray`` may go on
     `elsewhere`: with other workers, or in this process alone.
     """
-    if is_finished(folder) and rounds in (None, resolve(read_settings(folder / CONFIG_FILE)).rounds):
-        return load_run(folder)
+    if is_finished(folder):
+        if rounds is None and elsewhere is None:
+            return load_run(folder)
+        config = resolve(read_settings(folder / CONFIG_FILE))
+        workplace_of(config.engine, elsewhere)  # or a sentence, as of a run that goes on
+        if rounds is None or not is_other_length(config, rounds):
+            return load_run(folder)
     return Run.reopen(folder, observer, rounds=rounds, elsewhere=elsewhere).advance().close()
 
 

@@ -6,6 +6,6 @@ in `messages`, and what a worker does with it in `worker`.
 
 from fedarena.runs.cluster.crew import RayCrew, hire_crew
 from fedarena.runs.cluster.joining import staying
-from fedarena.runs.cluster.workplace import Elsewhere
+from fedarena.runs.cluster.workplace import Elsewhere, workplace_of
 
-__all__ = ["Elsewhere", "RayCrew", "hire_crew", "staying"]
+__all__ = ["Elsewhere", "RayCrew", "hire_crew", "staying", "workplace_of"]

@@ -49,7 +49,7 @@ def hire_crew(
     A run may go on `elsewhere` than its settings say.
     """
     engine = experiment.simulation.engine
-    workplace = workplace_of(engine, elsewhere)
+    workplace = workplace_of(experiment.config.engine, elsewhere)
     if not isinstance(engine, RayEngine) or workplace is None or workplace.workers == 0:
         return None
     crew = RayCrew(experiment, engine, workplace, note, patience)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import resolve_part
-from fedarena.train import ENGINES, Engine, RayEngine
+from fedarena.train import ENGINES, RayEngine
 
 Elsewhere = str | Mapping[str, Any] | None  # settings of the engine, or its name; None: as the run's settings say
 
@@ -22,11 +22,12 @@ class Workplace:
     cores: int = 1  # of a worker without a GPU
 
 
-def workplace_of(engine: Engine, elsewhere: Elsewhere = None) -> Workplace | None:
-    """Where an engine works, or where it is to go on; None for one that works in this process alone."""
+def workplace_of(engine: Mapping[str, Any], elsewhere: Elsewhere = None) -> Workplace | None:
+    """Where an engine of these settings works, or is to go on; None for one that works in this process alone."""
     changes = {"name": elsewhere} if isinstance(elsewhere, str) else dict(elsewhere or {})
     name = changes.pop("name", None)
-    if not isinstance(engine, RayEngine):
+    kind = ENGINES.get(engine["name"])
+    if not (isinstance(kind, type) and issubclass(kind, RayEngine)):
         if changes or name is not None:
             raise BadInputError(
                 "Only a run with engine=ray can go on elsewhere; this one goes on as it began, leave engine out"
@@ -41,7 +42,7 @@ def workplace_of(engine: Engine, elsewhere: Elsewhere = None) -> Workplace | Non
             f"{what} of a run that is there cannot be changed; a run with engine=ray may go on with other "
             f"{', '.join(f'engine.{key}' for key in usual)}, or with engine=cohort"
         )
-    here = {"address": engine.address, "workers": engine.crew_size, "cores": engine.cores}
+    here = {key: engine[key] for key in usual}
     checked = resolve_part(ENGINES, {"name": "ray", **here, **changes}, "engine")
     if checked["cores"] < 1 or (checked["workers"] or 0) < 0:
         raise BadInputError("engine.cores must be 1 or more, and engine.workers 0 or more")
