@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedarena.hpo.tune import working
 from fedarena.hpo.tune.storage import read_study
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+_CREATE_TRIAL = 4  # of the operations in a journal of Optuna
 FAILING = {"algorithm": "small_studies:Fails", "search": {"algorithm.strength": [0.0, 1.0]}}
 
 
@@ -205,6 +207,37 @@ def test_a_study_whose_journal_is_gone_does_not_begin_anew_without_a_word(tmp_pa
             tune(tmp_path, trials=2)
     journal.write_bytes(whole)
     assert len(tune(tmp_path, trials=2).trials) == 2
+
+
+def _forget_the_second_trial(journal: Path) -> None:
+    """As if an older journal had been put back."""
+    lines = journal.read_bytes().splitlines(keepends=True)
+    second = [number for number, line in enumerate(lines) if json.loads(line)["op_code"] == _CREATE_TRIAL][1]
+    journal.write_bytes(b"".join(lines[:second]))
+
+
+@pytest.mark.parametrize("rounds", [2, 4])  # of 4
+def test_the_folder_of_other_hyperparameters_is_not_taken_for_that_of_a_trial(tmp_path: Path, rounds: int) -> None:
+    done = tune(tmp_path, trials=2, sampler="random")
+    folder = done.path / "trial-0001"
+    config = fedarena.load(folder).config
+    _forget_the_second_trial(done.path / "journal.log")
+    shutil.rmtree(folder)
+    fedarena.open({**config, "local": {**config["local"], "lr": 0.5}}, runs_folder=done.path).advance(rounds).close()
+    with pytest.raises(DamagedFileError, match=r"trial-0001 holds a run with local.lr = 0.5 instead of .*remove that"):
+        tune(tmp_path, trials=2, sampler="random")
+    shutil.rmtree(folder)
+    again = tune(tmp_path, trials=2, sampler="random")
+    assert again.table().drop_columns(["seconds"]) == done.table().drop_columns(["seconds"])
+
+
+def test_the_folder_of_the_same_hyperparameters_is_the_result_of_a_trial(tmp_path: Path) -> None:
+    done = tune(tmp_path, trials=2, sampler="random")
+    began = (done.path / "trial-0001" / "environment.json").read_bytes()
+    _forget_the_second_trial(done.path / "journal.log")
+    again = tune(tmp_path, trials=2, sampler="random")
+    assert again.table().drop_columns(["seconds"]) == done.table().drop_columns(["seconds"])
+    assert (done.path / "trial-0001" / "environment.json").read_bytes() == began
 
 
 def test_a_trial_that_kills_its_process_fails_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

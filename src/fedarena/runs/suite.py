@@ -171,7 +171,9 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     return {str(key): item for key, item in value.items()}
 
 
-def check_unchanged(folder: Path, config: RunConfig) -> None:
+def check_unchanged(
+    folder: Path, config: RunConfig, remedy: str = "remove that folder or give the suite another name"
+) -> None:
     """Refuses to mix runs of an older version of the suite with new ones."""
     if not (folder / CONFIG_FILE).exists():
         return
@@ -197,5 +199,5 @@ def check_unchanged(folder: Path, config: RunConfig) -> None:
         if key not in NOT_DECISIVE and before.get(key) != now.get(key):
             raise BadInputError(
                 f"{folder} holds a run with {key} = {quoted(before.get(key))} instead of {quoted(now.get(key))}; "
-                "remove that folder or give the suite another name"
+                f"{remedy}"
             )

@@ -19,6 +19,7 @@ from fedarena.runs.building import Experiment
 from fedarena.runs.config import RunConfig
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import Run
+from fedarena.runs.suite import check_unchanged
 from fedarena.simulate import RoundOutcome
 from fedarena.storage.run_data import RunData, is_finished, load_run
 
@@ -68,7 +69,12 @@ class _TrialRun:
         self._run: Run | None = None
         if not folder.exists():
             self._run = kind.create(config, runs_folder, observer)
-        elif is_finished(folder):
+            return
+        try:
+            check_unchanged(folder, config, "put back the journal of that trial, or remove that folder")
+        except BadInputError as error:  # not a failure of this trial, as all that follow would meet such folders, too
+            raise DamagedFileError(f"The study is not as its trials left it: {error}") from error
+        if is_finished(folder):
             self._finished = load_run(folder)
         else:
             self._run = Run.reopen(folder, observer)
