@@ -17,6 +17,7 @@ import fedarena
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError, DamagedFileError, RunFailedError
 from fedarena.hpo.tune import working
+from fedarena.hpo.tune.outcome import TunedStudy
 from fedarena.hpo.tune.storage import read_study
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -187,14 +188,79 @@ def test_a_damaged_study_is_named(tmp_path: Path) -> None:
     with pytest.raises(DamagedFileError, match=r"journal.log is damaged: what trial 0 came to was changed"):
         tune(tmp_path, trials=2)
     journal.write_bytes(whole)
-    described = yaml.safe_load(study.read_text())
-    for data in (["federation"], None, {"colour": "red"}):
-        study.write_text(yaml.safe_dump({**described, "data": data}))
-        with pytest.raises(DamagedFileError, match=r"study.yaml is damaged"):
-            read_study(study.parent)
     study.write_text("name: small\n")
     with pytest.raises(DamagedFileError, match=r"study.yaml is damaged"):
         tune(tmp_path, trials=2)
+
+
+def _without_seal(study: Path) -> dict:
+    """A study's file as earlier versions wrote it."""
+    described = yaml.safe_load(study.read_text())
+    described.pop("seal", None)
+    study.write_text(yaml.safe_dump(described))
+    return described
+
+
+def test_a_changed_digit_of_what_a_study_is_gets_noticed(tmp_path: Path) -> None:
+    study = tune(tmp_path, trials=1, seeds=[3, 4]).path / "study.yaml"
+    whole = study.read_text()
+    for before, after in (("- 4\n", "- 5\n"), ("_better: false", "_better: true"), ("\nseal: ", "\nsea1: ")):
+        assert before in whole
+        study.write_text(after.join(whole.rsplit(before, 1)))
+        with pytest.raises(DamagedFileError, match=r"study.yaml is damaged"):
+            read_study(study.parent)
+    study.write_text(whole.replace("\n", "\r\n"))
+    assert len(tune(tmp_path, trials=2, seeds=[3, 4]).trials) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *({"data": data} for data in (["federation"], None, {}, {"colour": "red"})),
+        {"held_out": "x"},
+        {"own_source": {"filet": {}, "fingerprints": {}, "unknown": []}},
+        {"seeds": []},
+        {"seeds": ["3"]},
+        {"judged_by": []},
+        {"settings": None},
+        {"objectives": [{"info": {"name": "loss", "label": "loss", "decimals": "x"}, "kind": "metric", "metric": ""}]},
+        {"objectives": [{"info": {"name": "loss", "labe1": "loss"}, "kind": "metric", "metric": ""}]},
+    ],
+    ids=str,
+)
+def test_a_study_of_an_earlier_version_is_read_unless_it_says_nonsense(tmp_path: Path, damage: dict) -> None:
+    study = tune(tmp_path, trials=1, rounds=1).path / "study.yaml"
+    described = _without_seal(study)
+    assert len(tune(tmp_path, trials=2, rounds=1).trials) == 2
+    study.write_text(yaml.safe_dump({**described, **damage}))
+    with pytest.raises(DamagedFileError, match=r"study.yaml is damaged"):
+        tune(tmp_path, trials=3, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"seeds": [1]}, r"with the seeds \[1\], not \[0\]"),
+        ({"judged_by": ["accuracy"]}, "with the objectives .*most accuracy.*, not .*least loss"),
+    ],
+)
+def test_a_study_of_an_earlier_version_must_be_judged_as_it_was(tmp_path: Path, change: dict, sentence: str) -> None:
+    options = {"trials": 1, "rounds": 1, "constraints": "accuracy >= 0.1"}
+    study = tune(tmp_path, **options).path / "study.yaml"
+    study.write_text(yaml.safe_dump({**_without_seal(study), **change}))
+    with pytest.raises(BadInputError, match=sentence):
+        tune(tmp_path, **options)
+
+
+def test_a_journal_that_maximizes_what_the_study_minimizes_is_refused(tmp_path: Path) -> None:
+    done = tune(tmp_path, trials=1, rounds=1)
+    journal = done.path / "journal.log"
+    whole = journal.read_text()
+    assert '"directions":[1]' in whole
+    journal.write_text(whole.replace('"directions":[1]', '"directions":[2]'))
+    for use in (lambda: tune(tmp_path, trials=2, rounds=1), lambda: TunedStudy.load(done.path)):
+        with pytest.raises(DamagedFileError, match=r"journal.log is damaged: its study does not minimize"):
+            use()
 
 
 def test_a_study_whose_journal_is_gone_does_not_begin_anew_without_a_word(tmp_path: Path) -> None:

@@ -12,13 +12,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import optuna
 from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import fingerprint_of, write_text
+from fedarena.core.options import explain
 from fedarena.core.outside_text import quoted
 from fedarena.core.own_source import OwnSource
 from fedarena.core.words import some
@@ -35,7 +37,38 @@ JOURNAL_FILE = "journal.log"  # of Optuna; optuna-dashboard opens it
 _STUDY_ID = "fedarena_study"  # an attribute of Optuna's study
 _SEAL, _SEALED = "fedarena_seal", ("excesses", "rounds", "runs")  # attributes of a complete trial
 _LOCKS_FOLDER = ".locks"
+_SEAL_OF_STUDY = "seal: "  # begins the last line of its file, which is about all lines before it
 _ABOUT = "# What is searched, by fedarena tune. Trials depend on it, so it stays as it is.\n"
+
+
+class _OwnSourceThen(BaseModel):
+    """What `OwnSource.to_json` gave."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    files: dict[str, str]
+    fingerprints: dict[str, str]
+    unknown: list[str]
+
+
+class _StudyFile(BaseModel):
+    """What a study's file holds."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: str
+    study_id: str
+    settings: dict[str, Any]
+    search: dict[str, Any]
+    tune: dict[str, Any]
+    held_out: dict[str, Any]
+    seeds: Annotated[list[int], Field(min_length=1)]
+    judged_by: Annotated[list[str], Field(min_length=1)]
+    constraints: list[str]
+    objectives: list[dict[str, Any]]
+    own_source: _OwnSourceThen
+    data: dict[str, str | None] = {}  # none in studies of earlier versions
+    seal: Any = None  # none in studies of earlier versions
 
 
 def begin_study(plan: TuningPlan) -> TuningPlan:
@@ -51,7 +84,8 @@ def begin_study(plan: TuningPlan) -> TuningPlan:
             population = plan.options.population or usual_population(plan.options)
             options = plan.options.model_copy(update={"population": population})
             plan = replace(plan, options=options, study_id=uuid.uuid4().hex)
-            write_text(path, _ABOUT + to_yaml(_described(plan)))
+            text = _ABOUT + to_yaml(_described(plan))
+            write_text(path, f"{text}{_SEAL_OF_STUDY}{fingerprint_of(text.encode())}\n")
             return plan
     there = read_study(plan.folder)
     _check_same(plan, there)
@@ -66,25 +100,37 @@ def read_study(folder: Path) -> TuningPlan:
     if not path.exists():
         raise BadInputError(f"{folder} holds no study: there is no {STUDY_FILE}")
     try:
-        found = read_yaml(path)
-        objectives = {one["info"]["name"]: Objective.from_json(one) for one in found["objectives"]}
-        options = parse_options(found["tune"])
+        found = _StudyFile.model_validate(read_yaml(path))
+        _check_seal_of_study(path)
+        objectives = {one.name: one for one in map(_objective, found.objectives)}
         return TuningPlan(
-            name=found["name"],
+            name=found.name,
             folder=folder,
-            settings=found["settings"],
-            space=Space.parse(found["search"]),
-            options=options,
-            objectives=tuple(objectives[name] for name in found["judged_by"]),
-            constraints=tuple(parse_constraint(text, objectives.__getitem__) for text in found["constraints"]),
-            seeds=tuple(found["seeds"]),
-            held_out=found["held_out"],
-            own_source=found["own_source"],
-            data={part: found["data"][part] for part in DATA} if "data" in found else {},
-            study_id=found["study_id"],
+            settings=found.settings,
+            space=Space.parse(found.search),
+            options=parse_options(found.tune),
+            objectives=tuple(objectives[name] for name in found.judged_by),
+            constraints=tuple(parse_constraint(text, objectives.__getitem__) for text in found.constraints),
+            seeds=tuple(found.seeds),
+            held_out=found.held_out,
+            own_source=found.own_source.model_dump(),
+            data={part: found.data[part] for part in DATA} if "data" in found.model_fields_set else {},
+            study_id=found.study_id,
         )
-    except (BadInputError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedFileError(f"{path} is damaged: it does not describe a study ({quoted(str(error))})") from error
+    except (BadInputError, ValidationError, KeyError, TypeError) as error:
+        why = explain(error) if isinstance(error, ValidationError) else str(error)
+        raise DamagedFileError(f"{path} is damaged: it does not describe a study ({quoted(why)})") from error
+
+
+def _objective(described: dict[str, Any]) -> Objective:
+    # Only the former notices what is missing or too much, and only the latter values of other types.
+    return TypeAdapter(Objective).validate_python(Objective.from_json(described).to_json())
+
+
+def _check_seal_of_study(path: Path) -> None:
+    text, _, seal = path.read_text(encoding="utf-8").rpartition(f"\n{_SEAL_OF_STUDY}")
+    if text and fingerprint_of(f"{text}\n".encode()) != seal.strip():  # studies of earlier versions have no seal
+        raise BadInputError("it was changed; put it back as it was, or begin a study of another name (--name)")
 
 
 def open_study(plan: TuningPlan) -> Any:
@@ -118,6 +164,11 @@ def open_study(plan: TuningPlan) -> Any:
             raise BadInputError(
                 f"{_place(plan)} holds a study called {plan.name!r} already, which is not that of {plan.folder}; "
                 "give this one another name (--name) or another storage"
+            )
+        if [one.name.lower() for one in study.directions] != directions:
+            raise DamagedFileError(
+                f"{_place(plan)} is damaged: its study does not {' and '.join(directions)} what {STUDY_FILE} says; "
+                "put it back, or begin a study of another name (--name)"
             )
         return study
 
@@ -270,6 +321,15 @@ def _check_same(plan: TuningPlan, there: TuningPlan) -> None:
                 f"{plan.folder} holds a study with tune.{key} = {quoted(before[key])}, not {quoted(now[key])}; "
                 f"{otherwise}"
             )
+    for what, judged_then, judged_now in (
+        ("seeds", list(there.seeds), list(plan.seeds)),
+        ("objectives", _judging(there), _judging(plan)),
+    ):
+        if judged_now != judged_then:
+            raise BadInputError(
+                f"{plan.folder} holds a study with the {what} {quoted(judged_then)}, not {quoted(judged_now)}; "
+                f"{otherwise}"
+            )
     own = plan.own_source
     files = {module: Path(path) for module, path in own["files"].items()}
     if changed := OwnSource(files, own["fingerprints"], own["unknown"]).changes_since(there.own_source):
@@ -283,6 +343,10 @@ def _check_same(plan: TuningPlan, there: TuningPlan) -> None:
             f"{plan.folder} holds a study of other data: {' and '.join(changed).lower()} changed since, so trials "
             f"would not be comparable; {otherwise}"
         )
+
+
+def _judging(plan: TuningPlan) -> list[str]:
+    return [f"{'most' if one.maximize else 'least'} {one.name}" for one in plan.objectives]
 
 
 def _check_same_settings(plan: TuningPlan, there: TuningPlan, otherwise: str) -> None:
