@@ -70,6 +70,42 @@ def test_another_federation_keeps_what_variants_say_of_it(suite: str) -> None:
     assert set(values(suite, "federation", "clients", federation="synthetic", federation__clients=30).values()) == {30}
 
 
+@pytest.mark.parametrize("options_first", [True, False])
+def test_an_axis_keeps_its_options_when_another_axis_names_the_part(tmp_path: Path, options_first: bool) -> None:
+    axes = ["  algorithm.server_lr: [0.25, 0.5]\n", "  method: {avg: {algorithm: fedavg}, yogi: {algorithm: fedyogi}}\n"]
+    path = tmp_path / "rates.yaml"
+    path.write_text(
+        "base: {federation: digits, algorithm: fedavg}\nmatrix:\n" + "".join(axes if options_first else axes[::-1])
+    )
+    found = {(c.algorithm["name"], c.algorithm["server_lr"]) for c in read_suite(str(path), {}).runs.values()}
+    assert found == {("fedavg", 0.25), ("fedavg", 0.5), ("fedyogi", 0.25), ("fedyogi", 0.5)}
+
+
+@pytest.mark.parametrize(
+    ("method", "key"),
+    [
+        ("{local.lr: 0.3}", "local.lr is set twice, to 0.1 and to 0.3"),
+        ("{local: {lr: 0.3}}", "local.lr is set twice, to 0.1 and to 0.3"),
+        ("{algorithm: fedprox}", "algorithm is set twice, to 'fedavg' and to 'fedprox'"),
+        ("{algorithm.name: fedprox}", "algorithm is set twice, to 'fedavg' and to 'fedprox'"),
+    ],
+)
+def test_two_axes_cannot_set_the_same_to_different_values(tmp_path: Path, method: str, key: str) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text(f"matrix:\n  local.lr: [0.1]\n  algorithm: [fedavg]\n  method: {{a: {method}}}")
+    with pytest.raises(BadInputError) as caught:
+        read_suite(str(path), {})
+    assert "twice.yaml: matrix, for the run 'lr0.1-fedavg-a-seed0'" in str(caught.value)
+    assert key in str(caught.value)
+
+
+def test_two_axes_may_set_the_same_to_the_same_value(tmp_path: Path) -> None:
+    path = tmp_path / "same.yaml"
+    path.write_text("matrix:\n  algorithm: [fedprox]\n  method: {a: {algorithm: {name: fedprox, mu: 0.5}}}")
+    (config,) = read_suite(str(path), {}).runs.values()
+    assert config.algorithm["mu"] == 0.5
+
+
 def test_a_full_disk_is_told_of_the_file_that_was_wanted(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"report\.html") as raised, replacing(tmp_path / "report.html"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

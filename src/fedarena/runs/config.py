@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
@@ -396,25 +396,42 @@ def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
     return overrides
 
 
-def merge(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def merge(settings: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with overrides, whose keys may be dotted; mappings are merged.
 
     Naming another part drops the options of the former one, and giving epochs replaces steps and the other way round.
+    Overrides hold together, in whatever order they are given: none of them may set what another sets otherwise.
     """
-    for key in overrides:
+    items = [item for given in overrides for item in given.items()]
+    found: dict[tuple[str, ...], Any] = {}
+    for key, value in items:
         if not isinstance(key, str):
             raise BadInputError(f"The key of a setting must be a name, not {quoted(key)}")
         if key.count(".") > MOST_LEVELS:
             raise BadInputError(f"The key {quoted(key)} is nested too deeply: it has more than {MOST_LEVELS} dots")
+        for path, leaf in _leaves(tuple(key.split(".")), value):
+            if path in found and found[path] != leaf:
+                raise BadInputError(
+                    f"{'.'.join(map(str, path))} is set twice, to {quoted(found[path])} and to {quoted(leaf)}; "
+                    "leave one of them out"
+                )
+            found[path] = leaf
     together: dict[str, Any] = {}
-    for dotted, value in sorted(
-        overrides.items(), key=lambda item: (str(item[0]).count("."), item[0].endswith(".name"))
-    ):
+    for dotted, value in sorted(items, key=lambda item: (item[0].count("."), item[0].endswith(".name"))):
         nested = value
         for key in reversed(dotted.split(".")[1:]):
             nested = {key: nested}
         together = _merge(together, {dotted.partition(".")[0]: nested}, replace_work=False)
     return _merge(settings, together, replace_work=True)
+
+
+def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The single settings in one that may hold several; the name of a part is where a name alone would be."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves((*path, key), item)
+    else:
+        yield path[:-1] if len(path) > 1 and path[-1] == "name" else path, value
 
 
 def _merge(old: Mapping[str, Any], new: Mapping[str, Any], replace_work: bool, path: str = "") -> dict[str, Any]:

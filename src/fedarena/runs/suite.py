@@ -101,8 +101,10 @@ def make_suite(content: Mapping[str, Any], overrides: Mapping[str, Any], path: P
         for seed in seeds:
             run_name = "-".join([*(_file_name(variant.name) for variant in variants), f"seed{seed}"])
             settings = merge(merge({}, base), overrides)
-            for variant in variants:
-                settings = merge(settings, variant.settings)
+            try:
+                settings = merge(settings, *(variant.settings for variant in variants))
+            except BadInputError as error:
+                raise BadInputError(f"{path}: matrix, for the run {run_name!r}: {error}") from None
             # Once more, since variants may have set the same; but another federation, say, must not lose the options
             # of it that a variant sets.
             varied = [key for variant in variants for key in variant.settings]
