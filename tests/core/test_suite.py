@@ -72,7 +72,7 @@ def test_another_federation_keeps_what_variants_say_of_it(suite: str) -> None:
 
 @pytest.mark.parametrize("options_first", [True, False])
 def test_an_axis_keeps_its_options_when_another_axis_names_the_part(tmp_path: Path, options_first: bool) -> None:
-    axes = ["  algorithm.server_lr: [0.25, 0.5]\n", "  method: {avg: {algorithm: fedavg}, yogi: {algorithm: fedyogi}}\n"]
+    axes = ["  algorithm.server_lr: [0.25, 0.5]\n", "  by: {avg: {algorithm: fedavg}, yogi: {algorithm: fedyogi}}\n"]
     path = tmp_path / "rates.yaml"
     path.write_text(
         "base: {federation: digits, algorithm: fedavg}\nmatrix:\n" + "".join(axes if options_first else axes[::-1])
@@ -207,3 +207,31 @@ def test_private_runs_are_kept_whose_noise_was_solved_for(tmp_path: Path) -> Non
     other = read_suite(str(path), {"privacy.epsilon": 3.0}).runs[run[0]]
     with pytest.raises(BadInputError, match=r"holds a run with privacy\.epsilon = 2\.0 instead of 3\.0"):
         check_unchanged(made.path, other)
+
+
+SMALL = "federation: {name: digits, partition: {name: iid, clients: 6}}, rounds: 1, engine: reference"
+PRIVATE = "selector: poisson, cohort: 2, privacy: {name: gaussian, noise_multiplier: 1.0}"
+SECURE = "algorithm: fedavg, cohort: 3, secure_aggregation: bonawitz"
+
+
+@pytest.mark.parametrize(
+    ("base", "given", "told"),
+    [
+        ("algorithm: fedavg", {"cohort": 2}, "cohort = 2 instead of 6"),
+        ("cohort: 2", {"model": "mlp"}, "model.name = 'mlp' instead of"),
+        ("cohort: 2", {"task": "classification", "task.metrics": ["macro_f1"]}, "task.metrics"),
+        (PRIVATE, {"privacy.delta": 0.001}, "privacy.delta = 0.001 instead of"),
+        (SECURE, {"secure_aggregation.largest_weight": 2000}, "secure_aggregation.largest_weight = 2000"),
+    ],
+)
+def test_a_finished_run_for_which_more_was_set_is_not_taken_for_one_of_the_suite(
+    tmp_path: Path, base: str, given: dict[str, Any], told: str
+) -> None:
+    path = tmp_path / "open.yaml"
+    path.write_text(f"base: {{{SMALL}, {base}}}")
+    run_suite(read_suite(str(path), given), tmp_path / "set", Observer())
+    with pytest.raises(BadInputError) as caught:
+        run_suite(read_suite(str(path), {}), tmp_path / "set", Observer())
+    assert f"holds a run with {told}" in str(caught.value)
+    run_suite(read_suite(str(path), {}), tmp_path / "open", Observer())
+    assert run_suite(read_suite(str(path), {}), tmp_path / "open", Observer()) == []

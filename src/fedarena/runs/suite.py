@@ -40,6 +40,9 @@ _INSTEAD = {
     "label": "they are labelled by the variants of the matrix",
 }
 _KEYS = ("name", "base", "matrix", "seeds")
+SOLVED_PARTS = ("privacy", "secure_aggregation")  # of which options that are left open follow from the whole run
+_LEFT_OPEN = ("cohort", "model", "task", *SOLVED_PARTS)  # what every machine chooses alike
+_REMEDY = "remove that folder or give the suite another name"
 SUITE_FILE = "suite.json"  # what a suite is going to be, for those who look at it before it ends
 MOST_RUNS = 10_000  # of a suite; each is checked and kept in memory before the first one starts
 
@@ -173,9 +176,7 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     return {str(key): item for key, item in value.items()}
 
 
-def check_unchanged(
-    folder: Path, config: RunConfig, remedy: str = "remove that folder or give the suite another name"
-) -> None:
+def check_unchanged(folder: Path, config: RunConfig, remedy: str = _REMEDY) -> None:
     """Refuses to mix runs of an older version of the suite with new ones."""
     if not (folder / CONFIG_FILE).exists():
         return
@@ -192,14 +193,31 @@ def check_unchanged(
     if config.cohort is None:  # the run says how many they are
         for settings in (before, now):
             settings.pop("cohort")
-    for part in ("engine", "privacy"):
+    for part in ("engine", *SOLVED_PARTS):
         for option, value in getattr(config, part).items():
             if value in (None, "auto"):  # the run says what it came to
                 for settings in (before, now):
                     settings.pop(f"{part}.{option}", None)
     for key in before | now:
         if key not in NOT_DECISIVE and before.get(key) != now.get(key):
-            raise BadInputError(
-                f"{folder} holds a run with {key} = {quoted(before.get(key))} instead of {quoted(now.get(key))}; "
-                f"{remedy}"
-            )
+            raise _other_run(folder, key, before.get(key), now.get(key), remedy)
+
+
+def check_same_choices(folder: Path, complete: RunConfig) -> None:
+    """Refuses a run for which something was set that the suite now leaves open, and that comes to something else."""
+    before, now = flatten_settings(read_settings(folder / CONFIG_FILE)), flatten_settings(complete.to_dict())
+    for key in now:
+        is_there = key in before  # the run may be from before there were all options
+        if is_there and key.partition(".")[0] in _LEFT_OPEN and not _is_same(before[key], now[key]):
+            raise _other_run(folder, key, before[key], now[key])
+
+
+def _is_same(before: Any, now: Any) -> bool:
+    """Whether two values are equal; numbers that were solved for may have been rounded otherwise elsewhere."""
+    if isinstance(before, float) and isinstance(now, float):
+        return math.isclose(before, now, rel_tol=1e-6)
+    return bool(before == now)
+
+
+def _other_run(folder: Path, key: str, before: Any, now: Any, remedy: str = _REMEDY) -> BadInputError:
+    return BadInputError(f"{folder} holds a run with {key} = {quoted(before)} instead of {quoted(now)}; {remedy}")

@@ -21,7 +21,7 @@ from fedarena.runs.config import RunConfig
 from fedarena.runs.identity import changed_data, changed_source_of, data_fingerprints
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import open_federation
-from fedarena.runs.suite import SUITE_FILE, Suite, check_unchanged
+from fedarena.runs.suite import SOLVED_PARTS, SUITE_FILE, Suite, check_same_choices, check_unchanged
 from fedarena.storage.run_data import is_finished, load_run
 from fedarena.storage.run_files import CONTENT_FINGERPRINT, ENVIRONMENT_FILE, RunFiles
 
@@ -67,6 +67,8 @@ def _look_at(name: str, folder: Path, config: RunConfig, data: _DataNow) -> Plan
     check_unchanged(folder, config)
     state: Literal["finished", "begun"] = "finished" if is_finished(folder) else "begun"
     changed = [*changed_source_of(config, folder), *data.changes_since(folder, config)]
+    if not changed and (complete := data.complete(config)) is not None:  # other data may come to other choices
+        check_same_choices(folder, complete)
     return PlannedRun(name, folder, config, state, tuple(changed))
 
 
@@ -77,6 +79,7 @@ class _DataNow:
         # Whether to build what follows from options alone; where nothing is to be run, nobody needs it.
         self._draw = draw
         self._known: dict[str, dict[str, str | None]] = {}
+        self._complete: dict[str, RunConfig | None] = {}
 
     def changes_since(self, folder: Path, config: RunConfig) -> list[str]:
         """What of a run's data has changed since it began; nothing where the data is no longer there."""
@@ -85,6 +88,19 @@ class _DataNow:
             return changed_data(now, config, json.loads(RunFiles.open(folder).read(ENVIRONMENT_FILE)))
         except (ValueError, TypeError, AttributeError) as error:
             raise DamagedFileError(f"{folder / ENVIRONMENT_FILE} cannot be read: {error!r}") from None
+
+    def complete(self, config: RunConfig) -> RunConfig | None:
+        """A configuration with what its data and the rest of it come to; None where the data is not there to tell."""
+        is_solved = any(None in getattr(config, part).values() for part in SOLVED_PARTS)
+        alike = {"name": None, "label": None} if is_solved else {"name": None, "label": None, "seed": 0}
+        key = config.model_copy(update=alike).to_yaml()
+        if key not in self._complete:
+            self._complete[key] = None
+            with suppress(FedArenaError):
+                if self._draw or not is_drawn(config.federation):
+                    found = prepare(config, Observer()).config if is_solved else open_federation(config, Observer())[1]
+                    self._complete[key] = found
+        return self._complete[key]
 
     def _fingerprints(self, config: RunConfig) -> dict[str, str | None]:
         decisive = ("federation", "fleet", "weights", "model", "adaptation", "task")
