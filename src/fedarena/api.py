@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedarena.core.console import Screen
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import by_path
+from fedarena.core.outside_text import quoted
 from fedarena.core.user_warnings import warn_user
 from fedarena.data import Federation
 from fedarena.display.running import resume_with_report, run_suite_with_report, run_with_report
@@ -276,12 +277,18 @@ def _check_changeable(settings: Mapping[str, Any]) -> None:
 
 
 def _variants(key: str, values: Any) -> Any:
-    """An axis of a matrix, on which classes and functions have their names as labels."""
+    """An axis of a matrix, on which classes and functions have their names as labels; where two are alike, paths."""
     if not isinstance(values, list | tuple) or not any(map(callable, values)):
         return values
     if not all(callable(value) or isinstance(value, str) for value in values):
         return values
-    return {getattr(value, "__name__", value): {key: value} for value in values}
+    labels = [getattr(value, "__name__", value) for value in values]
+    if len(set(labels)) < len(labels):
+        labels = [by_path(value) for value in values]
+    if len(set(labels)) < len(labels):
+        twice = max(labels, key=labels.count)
+        raise BadInputError(f"matrix.{key} has {quoted(twice)} twice; leave one out, or give it another name")
+    return {label: {key: value} for label, value in zip(labels, values, strict=True)}
 
 
 def _as_in_a_file(value: Any) -> Any:

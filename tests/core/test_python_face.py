@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
@@ -176,6 +177,26 @@ def test_loaders_take_the_same_things(tmp_path: Path) -> None:
         assert same.fingerprint == fleet.fingerprint
     with pytest.raises(BadInputError, match="Which fleet"):
         fedarena.load_fleet({"seconds_per_sample": 0.1})
+
+
+def test_classes_of_the_same_name_on_an_axis_are_runs_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for module, factor in (("first_version", 0.5), ("second_version", 2.0)):
+        (tmp_path / f"{module}.py").write_text(
+            "from fedarena.algorithms import FedAvg\n\n\nclass Mine(FedAvg):\n"
+            "    def local_gradient(self, grad, params, client):\n"
+            f"        return {{name: {factor} * value for name, value in grad.items()}}\n"
+        )
+    first, second = (importlib.import_module(f"{name}_version").Mine for name in ("first", "second"))
+    base = {"federation": "digits", "model": "logistic_regression", "rounds": 1, "cohort": 2}
+    found = fedarena.suite(
+        base=base, matrix={"algorithm": [first, second, "fedavg"]}, runs_folder=tmp_path / "runs", progress=False
+    )
+    assert {run.label for run in found} == {"first_version:Mine", "second_version:Mine", "fedavg"}
+    with pytest.raises(BadInputError, match=r"matrix\.algorithm has 'first_version:Mine' twice"):
+        fedarena.suite(base=base, matrix={"algorithm": [first, first]}, runs_folder=tmp_path / "runs", progress=False)
 
 
 def test_suites_know_a_federation_that_was_handed_in(tmp_path: Path) -> None:
