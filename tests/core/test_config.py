@@ -73,6 +73,37 @@ def test_another_name_drops_the_former_options() -> None:
     assert base["algorithm"] == {"name": "fedprox", "mu": 0.5}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "merged"),
+    [
+        (["local.lr=0.1", "local={lr: 0.5, steps: 3}"], {"local": {"lr": 0.5, "steps": 3}}),
+        (["local={lr: 0.5, steps: 3}", "local.lr=0.1"], {"local": {"lr": 0.1, "steps": 3}}),
+        (["algorithm.name=fedprox", "algorithm=fedavg"], {"algorithm": {"name": "fedavg"}}),
+        (["algorithm={name: fedprox, mu: 1}", "algorithm.name=fedavg"], {"algorithm": {"name": "fedavg"}}),
+        (["algorithm={name: fedprox, mu: 1}", "algorithm.mu=2"], {"algorithm": {"name": "fedprox", "mu": 2}}),
+        (["algorithm={mu: 2}", "algorithm.name=fedprox"], {"algorithm": {"name": "fedprox", "mu": 2}}),
+        (["algorithm.mu=2", "algorithm=fedprox"], {"algorithm": {"name": "fedprox", "mu": 2}}),
+        (["algorithm.mu=2", "algorithm={name: fedprox, mu: 1}"], {"algorithm": {"name": "fedprox", "mu": 1}}),
+    ],
+)
+def test_on_the_command_line_the_last_one_counts_however_it_is_written(
+    arguments: list[str], merged: dict[str, Any]
+) -> None:
+    assert settings(*arguments) == merged
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ({"local.lr": 0.1, "local": {"lr": 0.5}}, "local.lr"),
+        ({"algorithm": "fedavg", "algorithm.name": "fedprox"}, "algorithm"),
+    ],
+)
+def test_a_mapping_that_sets_the_same_twice_is_refused(given: dict[str, Any], key: str) -> None:
+    with pytest.raises(BadInputError, match=rf"^{key} is set twice, to .* and to .*; leave one of them out"):
+        resolve_settings(given, {})
+
+
 def test_mappings_are_merged() -> None:
     base = {"local": {"epochs": 5, "batch_size": 4}, "federation": {"name": "digits", "partition": {"clients": 12}}}
     merged = merge(base, {"local": {"lr": 0.01}, "federation.partition": "iid"})

@@ -211,6 +211,13 @@ def test_ranges_may_be_nested_or_given_with_the_command(tmp_path: Path) -> None:
     assert given.plan.space.described() == {"local.lr": [0.5], "cohort": [2, 3]}
 
 
+def test_what_is_searched_cannot_be_set_for_all_trials(tmp_path: Path) -> None:
+    for given in ({"local.lr": 0.3}, {"local": {"lr": 0.3}}):
+        with pytest.raises(BadInputError, match=r"local\.lr is searched, so it cannot be set for all trials"):
+            tune(tmp_path, **given)
+    assert not list(tmp_path.iterdir())
+
+
 def test_other_scores(tmp_path: Path) -> None:
     last = tune(tmp_path / "last", trials=2, objective="accuracy", pruner="none")
     best = tune(tmp_path / "best", trials=2, objective="accuracy", pruner="none", tune={"score": "best"})

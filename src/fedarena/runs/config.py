@@ -379,7 +379,7 @@ def check_label(label: Any) -> str:
 
 
 def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
-    """``["local.lr=0.1", "algorithm=fedprox"]`` as a mapping of dotted keys to values (read as YAML)."""
+    """``["local.lr=0.1", "algorithm=fedprox"]`` as dotted keys with values (read as YAML); the last counts."""
     overrides: dict[str, Any] = {}
     arguments = list(arguments)
     for place, argument in enumerate(arguments):
@@ -388,12 +388,29 @@ def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
             raise BadInputError(not_a_setting(arguments, place, RunConfig.model_fields))
         try:
             argument.encode()
-            overrides[key] = parse_yaml(text, f"The setting {quoted(key)}")
+            value = parse_yaml(text, f"The setting {quoted(key)}")
         except NotYamlError:
-            overrides[key] = text
+            value = text
         except UnicodeEncodeError:
             raise BadInputError(f"The setting {quoted(argument)} is not UTF-8") from None
+        overrides.pop(key, None)
+        overrides = {**_not_in(dict(leaves_of(tuple(key.split(".")), value)), overrides), key: value}
     return overrides
+
+
+def _not_in(
+    later: Mapping[tuple[str, ...], Any], settings: Mapping[str, Any], path: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """What later settings leave of earlier ones; a part that gets another name loses its options."""
+    kept: dict[str, Any] = {}
+    for key, value in settings.items():
+        place = (*path, key) if path else tuple(key.split("."))
+        if isinstance(value, Mapping):
+            if "name" not in value or later.get(place, value["name"]) == value["name"]:
+                kept[key] = _not_in(later, value, place)
+        elif not any(one in later for one, _ in leaves_of(place, value)):
+            kept[key] = value
+    return kept
 
 
 def merge(settings: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -409,7 +426,7 @@ def merge(settings: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[st
             raise BadInputError(f"The key of a setting must be a name, not {quoted(key)}")
         if key.count(".") > MOST_LEVELS:
             raise BadInputError(f"The key {quoted(key)} is nested too deeply: it has more than {MOST_LEVELS} dots")
-        for path, leaf in _leaves(tuple(key.split(".")), value):
+        for path, leaf in leaves_of(tuple(key.split(".")), value):
             if path in found and found[path] != leaf:
                 raise BadInputError(
                     f"{'.'.join(map(str, path))} is set twice, to {quoted(found[path])} and to {quoted(leaf)}; "
@@ -425,11 +442,11 @@ def merge(settings: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[st
     return _merge(settings, together, replace_work=True)
 
 
-def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+def leaves_of(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The single settings in one that may hold several; the name of a part is where a name alone would be."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _leaves((*path, key), item)
+            yield from leaves_of((*path, key), item)
     else:
         yield path[:-1] if len(path) > 1 and path[-1] == "name" else path, value
 

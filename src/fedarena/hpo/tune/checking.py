@@ -16,7 +16,7 @@ from fedarena.hpo.tune.objectives import Constraint, Objective, parse_constraint
 from fedarena.hpo.tune.options import EXAMPLE, TuneOptions, parse_options
 from fedarena.hpo.tune.plan import TuningPlan, only_applying
 from fedarena.runs.building import Experiment, prepare
-from fedarena.runs.config import NAMED_PARTS, SECTIONS, check_name, merge, resolve
+from fedarena.runs.config import NAMED_PARTS, SECTIONS, check_name, leaves_of, merge, resolve
 from fedarena.runs.identity import data_fingerprints
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import open_federation
@@ -64,8 +64,15 @@ def make_plan(
     settings = merge(merge({}, content), given)
     study = check_name(name or settings.pop("name", None) or "tune", "name")
     settings.pop("name", None)
+    set_for_all = {
+        ".".join(path) for key, value in given.items() for path, _ in leaves_of(tuple(key.split(".")), value)
+    }
     for one in space:
         _check_searched(one)
+        if content and one.name.removesuffix(".name") in set_for_all:  # without content, they are the configuration
+            raise BadInputError(
+                f"{one.name} is searched, so it cannot be set for all trials; leave it out, or give search.{one.name}=…"
+            )
     candidates = _check_space(space, settings)
     held_out = _hold_out(merge(settings, candidates[0]), chosen, observer)
     experiment = _some_experiment(candidates, merge(settings, held_out), chosen, observer)
