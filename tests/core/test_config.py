@@ -104,6 +104,22 @@ def test_a_mapping_that_sets_the_same_twice_is_refused(given: dict[str, Any], ke
         resolve_settings(given, {})
 
 
+def test_another_protocol_brings_its_own_aggregator_to_a_complete_configuration() -> None:
+    complete = resolve(settings("protocol=synchronous")).to_dict()
+    assert resolve_settings(complete, {"protocol": "asynchronous"}).aggregator["name"] == "mixing"
+    assert resolve_settings(complete, {"protocol": "synchronous"}).aggregator == complete["aggregator"]
+    both = {"protocol": "asynchronous", "aggregator": "mean"}
+    assert resolve_settings(complete, both).aggregator["name"] == "mean"
+    chosen = resolve(settings("protocol=synchronous", "aggregator=median")).to_dict()
+    assert resolve_settings(chosen, {"protocol": "deadline"}).aggregator["name"] == "median"
+
+
+def test_an_aggregator_that_was_chosen_stays_with_another_protocol() -> None:
+    assert resolve_settings({"aggregator": "mean"}, {"protocol": "asynchronous"}).aggregator["name"] == "mean"
+    by_hand = {"protocol": "synchronous", "aggregator": {"name": "mean"}}
+    assert resolve_settings(by_hand, {"protocol": "asynchronous"}).aggregator["name"] == "mean"
+
+
 def test_mappings_are_merged() -> None:
     base = {"local": {"epochs": 5, "batch_size": 4}, "federation": {"name": "digits", "partition": {"clients": 12}}}
     merged = merge(base, {"local": {"lr": 0.01}, "federation.partition": "iid"})

@@ -439,7 +439,22 @@ def merge(settings: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[st
         for key in reversed(dotted.split(".")[1:]):
             nested = {key: nested}
         together = _merge(together, {dotted.partition(".")[0]: nested}, replace_work=False)
-    return _merge(settings, together, replace_work=True)
+    merged = _merge(settings, together, replace_work=True)
+    if "aggregator" not in together and _came_with_former_protocol(settings, merged):
+        del merged["aggregator"]
+    return merged
+
+
+def _came_with_former_protocol(settings: Mapping[str, Any], merged: Mapping[str, Any]) -> bool:
+    """Whether a complete configuration has the aggregator that its protocol needed, and now gets another protocol."""
+    former, now = settings.get("protocol"), merged.get("protocol")
+    if not isinstance(former, Mapping) or not isinstance(now, Mapping) or former.get("name") == now.get("name"):
+        return False
+    if "aggregator" not in settings or former.get("name") not in PROTOCOLS.names():
+        return False
+    # Somebody who chooses an aggregator does not write out all of its defaults, as a complete configuration does.
+    usual = resolve_part(AGGREGATORS, _usual_aggregator(former), "aggregator")
+    return bool(settings["aggregator"] == usual)
 
 
 def leaves_of(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
