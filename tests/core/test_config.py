@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from fedarena.algorithms import FedProx
 from fedarena.core.errors import BadInputError
+from fedarena.core.options import resolve_part
+from fedarena.data.registry import PARTITIONERS
 from fedarena.models import MODELS
 from fedarena.runs.building import prepare
 from fedarena.runs.config import RunConfig, merge, parse_overrides, read_settings, resolve, resolve_settings
@@ -118,6 +120,20 @@ def test_an_aggregator_that_was_chosen_stays_with_another_protocol() -> None:
     assert resolve_settings({"aggregator": "mean"}, {"protocol": "asynchronous"}).aggregator["name"] == "mean"
     by_hand = {"protocol": "synchronous", "aggregator": {"name": "mean"}}
     assert resolve_settings(by_hand, {"protocol": "asynchronous"}).aggregator["name"] == "mean"
+
+
+@pytest.mark.parametrize(
+    ("argument", "clients"),
+    [
+        ("federation.partition.alpha=5.0", 20),
+        ("federation.partition=dirichlet", 20),
+        ("federation.partition={name: dirichlet, alpha: 5.0}", 20),
+        ("federation.partition.clients=7", 7),
+        ("federation.partition=iid", resolve_part(PARTITIONERS, "iid", "partition")["clients"]),
+    ],
+)
+def test_a_default_part_keeps_its_other_options_when_one_is_set(argument: str, clients: int) -> None:
+    assert resolve(settings("federation=diabetes", argument)).federation["partition"]["clients"] == clients
 
 
 def test_mappings_are_merged() -> None:

@@ -87,10 +87,11 @@ def parts_among(part: Callable[..., Any], options: Mapping[str, Any]) -> Iterato
 
 
 def with_name(value: Any, default: Any) -> Any:
-    """Options given without a name belong to the default part."""
-    if isinstance(value, Mapping) and "name" not in value and isinstance(default, Mapping):
-        return {"name": default["name"], **value}
-    return value
+    """Options given without another name than that of the default part are beside its own."""
+    if not isinstance(default, Mapping):
+        return value
+    given = value if isinstance(value, Mapping) else {"name": value}
+    return {**default, **given} if given.get("name", default["name"]) == default["name"] else value
 
 
 def resolve_options(part: Callable[..., Any], options: dict[str, Any], where: str, what: str) -> dict[str, Any]:
