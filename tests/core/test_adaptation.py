@@ -274,6 +274,52 @@ class Uncalled(nn.Module):
         return scores
 
 
+class Unused(nn.Module):
+    """Has a layer that it does not use in every call."""
+
+    def __init__(self, spec: DataSpec):
+        super().__init__()
+        self.idle, self.last = nn.Linear(64, 5), nn.Linear(64, spec.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.last(x.flatten(1) if x.mean() < 1e6 else self.idle(x.flatten(1)))
+        return scores
+
+
+class TiedDecoder(nn.Module):
+    """Calls a layer, and uses its weights once more."""
+
+    def __init__(self, spec: DataSpec):
+        super().__init__()
+        self.encode, self.middle, self.last = nn.Linear(64, 5), nn.Linear(64, 6), nn.Linear(6, spec.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        decoded = nn.functional.linear(self.encode(x.flatten(1)).relu(), self.encode.weight.t())
+        scores: Tensor = self.last(self.middle(decoded))
+        return scores
+
+
+def test_a_layer_with_used_weights_elsewhere_can_be_left_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS._parts, "tied_decoder", TiedDecoder)
+    assert layers_trained(adapted("tied_decoder", IMAGES, "lora", layers=["middle"])) == {"middle", "last"}
+
+
+@pytest.mark.parametrize("use", [nn.Module.register_forward_hook, nn.Module.register_forward_pre_hook])
+def test_hooks_of_a_model_see_what_merged_weights_compute(use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hooked(spec: DataSpec) -> nn.Module:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Linear(6, spec.classes))
+        is_before = use is nn.Module.register_forward_pre_hook
+        use(model[1], lambda layer, given, *out: given[0].sin() if is_before else out[0].relu())
+        return model
+
+    monkeypatch.setitem(MODELS._parts, "hooked", hooked)
+    task = adapted("hooked", IMAGES, "lora")
+    disturbed(task)
+    x = torch.randn(5, 1, 8, 8)
+    expected = task.module(x)
+    torch.testing.assert_close(merge_low_rank(task.module)(x), expected)
+
+
 @pytest.mark.parametrize(
     ("model", "name", "options", "complaint"),
     [
@@ -284,13 +330,19 @@ class Uncalled(nn.Module):
         ("vit", "adapter", {"layers": ["head"]}, "adaptation.layers: 'head' matches no layer that can be adapted"),
         ("logistic_regression", "lora", {}, "This adaptation has no usual place in the model"),
         ("cnn", "adapter", {}, "no usual place in the model; adaptation.layers names some of 0, 1"),
-        ("uncalled", "lora", {}, r"adaptation=lora cannot reach first\.lora_down, first\.lora_up: the model uses"),
+        ("uncalled", "lora", {}, "LoRA does not fit first: the model uses these weights without calling"),
+        ("uncalled", "adapter", {"layers": ["first"]}, "adaptation.layers: 'first' matches no layer that can be"),
+        ("unused", "lora", {}, r"adaptation=lora cannot reach idle\.lora_down, idle\.lora_up"),
+        ("tied_decoder", "lora", {}, "LoRA does not fit encode: .* name other layers in adaptation.layers"),
+        ("tied_decoder", "lora", {"layers": ["encode", "middle"]}, "LoRA does not fit encode: the model uses"),
     ],
 )
 def test_what_cannot_be_adapted_is_refused(
     model: str, name: str, options: dict[str, Any], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(MODELS._parts, "uncalled", Uncalled)
+    own = {"uncalled": Uncalled, "unused": Unused, "tied_decoder": TiedDecoder}
+    for own_name, kind in own.items():
+        monkeypatch.setitem(MODELS._parts, own_name, kind)
     with pytest.raises(BadInputError, match=complaint):
         adapted(model, IMAGES, name, **options)
 

@@ -18,7 +18,7 @@ from fedarena.core.seeding import seeded
 from fedarena.core.streams import torch_seed
 from fedarena.core.words import some
 from fedarena.models.parameter_names import last_layer, matching
-from fedarena.models.tasks import Task
+from fedarena.models.tasks import Task, Tensors
 from fedarena.models.trainable import trainable_parameters
 
 
@@ -74,10 +74,10 @@ def _check_reached(task: Task, added: dict[str, Tensor], name: str) -> None:
         )
 
 
-def outputs_of_example(task: Task) -> Tensor:
-    """What the model puts out for two meaningless samples."""
+def outputs_of_example(task: Task, params: Tensors | None = None) -> Tensor:
+    """What the model puts out for two meaningless samples, with other parameters than its own where some are given."""
     with seeded(0):
-        return task.predict({}, task.meaningless(task.batch(task.example(2))))
+        return task.predict(params or {}, task.meaningless(task.batch(task.example(2))))
 
 
 def freeze_all_but(module: nn.Module, names: Iterable[str]) -> None:

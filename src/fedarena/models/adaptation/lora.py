@@ -6,7 +6,7 @@ W + alpha/rank B A. A convolution's kernel is taken as a matrix, with a row for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import sqrt
 from typing import Any
 
@@ -15,12 +15,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedarena.core.errors import BadInputError
-from fedarena.models.adaptation.base import ADAPTATIONS, Adaptation, chosen_layers, freeze_all_but, head_of
+from fedarena.core.seeding import seeded
+from fedarena.core.words import some
+from fedarena.models.adaptation.base import (
+    ADAPTATIONS,
+    Adaptation,
+    chosen_layers,
+    freeze_all_but,
+    head_of,
+    outputs_of_example,
+)
 from fedarena.models.parameter_names import layer_of
+from fedarena.models.probes import in_mode
 from fedarena.models.tasks import Task, Tensors
 
 DOWN, UP, SCALE = "lora_down", "lora_up", "lora_scale"
 _HANDLE = "_lora_hook"
+_TRIED_CHANGE = 0.1  # of matrices that are made up to see whether merged weights compute the same
 
 
 @ADAPTATIONS.register("lora")
@@ -46,11 +57,13 @@ class LoRA(Adaptation):
         usual = [
             name for name, layer in layers.items() if name != layer_of(head[0]) and getattr(layer, "groups", 1) == 1
         ]
-        for name in chosen_layers(usual, list(layers), self.layers):
+        chosen = chosen_layers(usual, list(layers), self.layers)
+        for name in chosen:
             _add(layers[name], self.rank, self.alpha / self.rank)
             head = [parameter for parameter in head if layer_of(parameter) != name]
         added = [name for name, _ in module.named_parameters() if name.endswith((f".{DOWN}", f".{UP}"))]
         freeze_all_but(module, [*added, *head])
+        _check_mergeable(task, {name: layers[name] for name in chosen})
 
 
 def _possible(module: nn.Module) -> dict[str, nn.Module]:
@@ -73,8 +86,9 @@ def _add(layer: nn.Module, rank: int, scale: float) -> None:
     layer.register_parameter(DOWN, down)
     layer.register_parameter(UP, nn.Parameter(weight.new_zeros(len(weight), rank)))
     layer.register_buffer(SCALE, weight.new_tensor(scale))
-    # The function knows nothing of this layer, so that copies of the model have their own.
-    setattr(layer, _HANDLE, layer.register_forward_hook(_with_low_rank, with_kwargs=True))
+    # The function knows nothing of this layer, so that copies of the model have their own. It comes before hooks that
+    # the layer has, which get what merged weights compute.
+    setattr(layer, _HANDLE, layer.register_forward_hook(_with_low_rank, prepend=True, with_kwargs=True))
 
 
 def _with_low_rank(layer: Any, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Tensor:
@@ -92,6 +106,32 @@ def _with_low_rank(layer: Any, inputs: tuple[Any, ...], named: dict[str, Any], o
 
 def _product(up: Tensor, down: Tensor) -> Tensor:
     return (up @ down.flatten(1)).view(len(up), *down.shape[1:])
+
+
+def _check_mergeable(task: Task, layers: Mapping[str, nn.Module]) -> None:
+    """Refuses layers whose weights are used otherwise than by a call, which thin matrices beside them do not reach."""
+    apart, merged = {}, {}
+    with seeded(0):
+        for name, layer in layers.items():
+            found: Any = layer
+            up = torch.randn_like(found.lora_up) * (_TRIED_CHANGE / found.lora_scale)
+            apart[name] = {f"{name}.{UP}": up}
+            merged[name] = {f"{name}.weight": found.weight + found.lora_scale * _product(up, found.lora_down)}
+
+    def differ(names: Collection[str]) -> bool:
+        ways = [{key: t for name in names for key, t in tensors[name].items()} for tensors in (apart, merged)]
+        one, other = (outputs_of_example(task, tensors) for tensors in ways)
+        effect = max((one - before).abs().max(), (other - before).abs().max())
+        return bool((one - other).abs().max() > 0.01 * effect + 1e-4 * one.abs().max())  # more than rounding
+
+    with torch.no_grad(), in_mode(task, training=False):
+        before = outputs_of_example(task)
+        if differ(layers):
+            culprits = [name for name in layers if differ([name])] or list(layers)
+            raise BadInputError(
+                f"LoRA does not fit {some(culprits)}: the model uses these weights without calling their layer; name "
+                "other layers in adaptation.layers"
+            )
 
 
 def merge_low_rank(module: nn.Module) -> nn.Module:
