@@ -106,6 +106,24 @@ def test_what_a_model_froze_itself_stays_frozen(monkeypatch: pytest.MonkeyPatch)
     }
 
 
+def test_low_rank_matrices_are_beside_frozen_weights_only_where_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def frozen_features(spec: DataSpec) -> nn.Module:
+        frozen = nn.Linear(64, 6).requires_grad_(False)
+        return nn.Sequential(nn.Flatten(), frozen, nn.Linear(6, 6), nn.Linear(6, spec.classes))
+
+    def all_frozen_but_the_head(spec: DataSpec) -> nn.Module:
+        model = frozen_features(spec)
+        model[2].requires_grad_(False)
+        return model
+
+    monkeypatch.setitem(MODELS._parts, "frozen_features", frozen_features)
+    monkeypatch.setitem(MODELS._parts, "all_frozen", all_frozen_but_the_head)
+    assert layers_trained(adapted("frozen_features", IMAGES, "lora")) == {"2", "3"}
+    assert layers_trained(adapted("frozen_features", IMAGES, "lora", layers=["1"])) == {"1", "3"}
+    with pytest.raises(BadInputError, match=r"no usual place in the model; adaptation\.layers names some of 1, 2"):
+        adapted("all_frozen", IMAGES, "lora")
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", ["vit", "blocks", "bert_tiny"])
 @pytest.mark.parametrize("name", ["lora", "adapter"])

@@ -39,7 +39,8 @@ class LoRA(Adaptation):
     """Two thin matrices of `rank` beside the weights of linear layers and convolutions, times `alpha` / rank.
 
     The last layer is trained in full. `layers` are patterns of names, such as ``["*.queries", "*.values"]``; by default
-    all but the last, and no convolutions of single channels, which are thin themselves. Biases stay.
+    all but the last and those that the model froze itself, and no convolutions of single channels, which are thin
+    themselves. Biases stay.
     """
 
     def __init__(self, *, rank: int = 8, alpha: float = 16.0, layers: list[str] | None = None):
@@ -55,7 +56,11 @@ class LoRA(Adaptation):
         layers = _possible(module)
         head = head_of(module)
         usual = [
-            name for name, layer in layers.items() if name != layer_of(head[0]) and getattr(layer, "groups", 1) == 1
+            name
+            for name, layer in layers.items()
+            if name != layer_of(head[0])
+            and getattr(layer, "groups", 1) == 1
+            and layer.get_parameter("weight").requires_grad
         ]
         chosen = chosen_layers(usual, list(layers), self.layers)
         for name in chosen:
