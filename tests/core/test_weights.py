@@ -331,6 +331,25 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
         start_from(model, tmp_path)
 
 
+@pytest.mark.parametrize("adaptation", ["all", "head_only"])
+def test_a_run_in_double_precision_begins_with_every_digit_of_another(adaptation: str, tmp_path: Path) -> None:
+    double = {"engine.name": "reference", "engine.dtype": "float64", "evaluation.every": 1}
+    first = start_run(config(name="first", rounds=2, **double), tmp_path)
+    settings = {"rounds": 2, "weights": str(first.path), "adaptation": adaptation, **double}
+    whole = start_run(config(name="whole", **settings), tmp_path / "a")
+    assert whole.rounds["loss"][0] == first.rounds["loss"][-1]
+    with pytest.raises(KeyboardInterrupt):
+        start_run(config(name="whole", **settings), tmp_path / "b", StopAfter(1, interrupt))
+    resume_run(tmp_path / "b" / "whole")
+    assert content(tmp_path / "b" / "whole") == content(whole.path)
+
+
+def test_the_same_file_has_the_same_fingerprint_in_every_precision(tmp_path: Path) -> None:
+    safetensors.torch.save_file(make(seed=1).state_dict(), tmp_path / "file.safetensors")
+    prints = [start_from(model, tmp_path / "file.safetensors").fingerprint for model in (make(), make().double())]
+    assert prints[0] == prints[1]
+
+
 def test_a_run_goes_on_from_another_and_resumes(tmp_path: Path) -> None:
     first = start_run(config(name="first", rounds=3, engine="reference"), tmp_path)
     settings = {"rounds": 4, "engine": "reference", "algorithm": "fedavg", "seed": 7, "weights": str(first.path)}

@@ -35,7 +35,7 @@ def assemble_task(
     seed: int,
     dtype: torch.dtype,
 ) -> Task:
-    """A task with its freshly built model, of which as much is frozen as the adaptation wants.
+    """A task with its freshly built model of this precision, of which as much is frozen as the adaptation wants.
 
     Every part is ``{"name": ..., **options}``.
     """
@@ -56,6 +56,7 @@ def assemble_task(
     _check_precision(made, model["name"], dtype)
     adapting = make_part(ADAPTATIONS, adaptation, Adaptation, "an adaptation", seed)
     adapt(made, adapting, adaptation["name"], seed)
+    made.module.to(dtype)  # after what is drawn, which is the same in every precision, and before weights are put there
     return made
 
 

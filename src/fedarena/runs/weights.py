@@ -135,7 +135,9 @@ def _fitting(name: str, p: Tensor, named: Tensors, path: Path) -> Tensor:
     if value is None:
         raise BadInputError(f"{path} does not fit the model: it has no {name!r}; it holds {_some(named)}")
     value = _same_shape(name, p, value, path)
-    converted = value.to(p.dtype) if value.is_floating_point() else None  # small floats know no isfinite
+    # Small floats know no isfinite. What a file has in float32 stays so: its fingerprint is that of the same numbers.
+    dtype = torch.float32 if p.dtype == torch.float64 != value.dtype else p.dtype
+    converted = value.to(dtype) if value.is_floating_point() else None
     if converted is None or not torch.isfinite(converted).all():
         raise BadInputError(f"{path} cannot be used: {name!r} holds something else than finite numbers")
     return converted
