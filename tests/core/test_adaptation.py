@@ -21,7 +21,7 @@ from fedarena.models.adaptation import adapt, merge_low_rank
 from fedarena.models.imagenet.layers import norm_maker
 from fedarena.models.imagenet.mobilenet import InvertedResidual
 from fedarena.models.imagenet.resnet import BasicBlock
-from fedarena.runs.run import resume_run, start_run
+from fedarena.runs.run import Run, resume_run, start_run
 from fedarena.runs.trained_model import export_model
 from fedarena.runs.weights import start_from
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
@@ -256,6 +256,23 @@ def test_a_resumed_run_equals_one_that_was_never_interrupted(tmp_path: Path, pre
         start_run(config(**settings), tmp_path / "b", StopAfter(2, interrupt))
     resume_run(tmp_path / "b" / "run")
     assert content(tmp_path / "b" / "run") == content(whole.path)
+
+
+@pytest.mark.parametrize("without_gradients", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("adaptation", ["all", LORA, ADAPTER], ids=str)
+def test_a_caller_without_gradients_gets_the_same_run(without_gradients: Any, adaptation: Any, tmp_path: Path) -> None:
+    settings = ON_DIGITS | {"adaptation": adaptation, "name": "run", "rounds": 2}
+    whole = start_run(config(**settings), tmp_path / "a")
+    with without_gradients():
+        with pytest.raises(KeyboardInterrupt):
+            start_run(config(**settings), tmp_path / "b", StopAfter(1, interrupt))
+        with Run.reopen(tmp_path / "b" / "run") as run:
+            run.fork({"local.lr": 0.01}, name="fork").advance(1).close()
+            models = [run.model()]
+            run.advance().close()
+        models.append(fedarena.load(tmp_path / "b" / "run").model())
+    assert content(tmp_path / "b" / "run") == content(whole.path)
+    assert not any(p.is_inference() for model in models for p in model.parameters())
 
 
 def test_clipping_and_noise_are_of_what_is_trained(tmp_path: Path, pretrained: Path) -> None:

@@ -146,6 +146,7 @@ class GivenParts:
             self.fleet.save(folder / _FLEET_FOLDER)
 
 
+@torch.inference_mode(False)  # whoever calls may have turned gradients off
 def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = None) -> Experiment:
     """Builds every part of a run. Whatever does not fit is refused here, before anything is written."""
     given = given or GivenParts()

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from torch import nn
 
 from fedarena.core.errors import BadInputError, DivergedError, RunFailedError
@@ -44,6 +45,8 @@ from fedarena.track import Tracking, check_trackers
 from fedarena.train import CohortEngine
 from fedarena.train.engine import IntArray
 
+_with_gradients = torch.inference_mode(False)  # whoever opens or advances a run may have turned them off
+
 
 class Run:
     """A run that is open; its folder belongs to it until `close`. Made by `create` and `reopen`."""
@@ -72,6 +75,7 @@ class Run:
             self._simulation.recount_participation(clients, snapshot.clock.version)
 
     @classmethod
+    @_with_gradients
     def create(
         cls,
         config: RunConfig,
@@ -118,6 +122,7 @@ class Run:
         """Refuses what a run of another kind cannot do, before its folder is made."""
 
     @classmethod
+    @_with_gradients
     def reopen(
         cls,
         folder: Path,
@@ -188,6 +193,7 @@ class Run:
         """A copy of the model with the parameters that it has now."""
         return self._model_after(self._snapshot)
 
+    @_with_gradients
     def _model_after(self, snapshot: Snapshot | None) -> nn.Module:
         simulation = self._simulation
         module = copy_of(simulation.task.module).cpu().eval()
@@ -196,6 +202,7 @@ class Run:
             module.load_state_dict({name: p.cpu() for name, p in params.items()}, strict=False)
         return module
 
+    @_with_gradients
     def advance(self, rounds: int | None = None) -> Run:
         """Plays so many further rounds, or all that are left; ends sooner if a callback says so."""
         self._check_open()
@@ -261,6 +268,7 @@ class Run:
             reason = reason if self._stopped is None else self._stopped.reason
             self._finish("interrupted", f"{reason} after round {self.round} of {self.config.rounds}")
 
+    @_with_gradients
     def fork(self, settings: Mapping[str, Any] | None = None, name: str | None = None) -> Run:
         """Another run that goes on from here with other hyperparameters, in a folder beside this one.
 
@@ -394,6 +402,7 @@ class Run:
             f"({simulation.epsilon(snapshot.clock.version):.4g} is spent)"
         )
 
+    @_with_gradients
     def _finish(self, status: str, message: str | None) -> None:
         experiment = self.experiment
         if self._crew is not None:

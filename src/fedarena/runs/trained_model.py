@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import safetensors.torch
+import torch
 from torch import nn
 
 from fedarena.core.errors import BadInputError, RunFailedError
@@ -29,6 +30,7 @@ from fedarena.storage.run_files import CONFIG_FILE, RunFiles, read_constants
 Which = Literal["last", "best"]
 
 
+@torch.inference_mode(False)  # whoever calls may have turned gradients off
 def trained_model(folder: Path, which: Which = "last", client: str | None = None) -> nn.Module:
     """The global model of a run after its last finished round, or the best one; or the model of a client alone.
 
