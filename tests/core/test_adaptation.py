@@ -21,6 +21,8 @@ from fedarena.models.adaptation import adapt, merge_low_rank
 from fedarena.models.imagenet.layers import norm_maker
 from fedarena.models.imagenet.mobilenet import InvertedResidual
 from fedarena.models.imagenet.resnet import BasicBlock
+from fedarena.runs.building import prepare
+from fedarena.runs.observer import Observer
 from fedarena.runs.run import Run, resume_run, start_run
 from fedarena.runs.trained_model import export_model
 from fedarena.runs.weights import start_from
@@ -380,6 +382,65 @@ def test_what_cannot_be_adapted_is_refused(
         monkeypatch.setitem(MODELS._parts, own_name, kind)
     with pytest.raises(BadInputError, match=complaint):
         adapted(model, IMAGES, name, **options)
+
+
+class HeadFirst(nn.Module):
+    """Declares its layers in another order than it calls them."""
+
+    def __init__(self, spec: DataSpec):
+        super().__init__()
+        self.classifier, self.features = nn.Linear(5, spec.classes), nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.classifier(self.features(x.flatten(1)).relu())
+        return scores
+
+
+class CosineHead(nn.Module):
+    """Uses the weights of its last layer without calling it."""
+
+    def __init__(self, spec: DataSpec):
+        super().__init__()
+        self.features, self.head = nn.Linear(64, 5), nn.Linear(5, spec.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(self.features(x.flatten(1)), nn.functional.normalize(self.head.weight))
+
+
+class SideBranch(nn.Module):
+    """Calls a layer after the head that has nothing to do with the scores' form."""
+
+    def __init__(self, spec: DataSpec):
+        super().__init__()
+        self.gate, self.features, self.head = nn.Linear(64, 1), nn.Linear(64, 5), nn.Linear(5, spec.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.features(x.flatten(1)))
+        return scores * self.gate(x.flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "who"),
+    [
+        (HeadFirst, {"adaptation": "head_only"}, "adaptation=head_only"),
+        (HeadFirst, {"algorithm": "local_head"}, "local_head"),
+        (HeadFirst, {}, None),
+        (HeadFirst, {"algorithm": {"name": "local_head", "head_layers": ["classifier.*"]}}, None),
+        (CosineHead, {"adaptation": "head_only"}, None),
+        (SideBranch, {"adaptation": "head_only"}, None),
+        (blocks, {"adaptation": "head_only"}, None),
+    ],
+)
+def test_a_layer_called_after_the_one_declared_last_is_said(
+    model: Any, settings: dict[str, Any], who: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS._parts, "own", model)
+    warnings = prepare(config(**ON_DIGITS | {"model": "own"} | settings), Observer()).warnings
+    said = [text for text in warnings if "for the last layer" in text]
+    assert len(said) == (who is not None)
+    if who:
+        assert said[0].startswith(f"{who} takes features for the last layer, as the model declares it last, but it ")
+        assert "calls classifier after it" in said[0]
 
 
 def test_options_need_a_name() -> None:

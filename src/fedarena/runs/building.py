@@ -22,9 +22,11 @@ from fedarena.data.registry import cache_folder
 from fedarena.fleet import Fleet
 from fedarena.models import (
     ADAPTATIONS,
+    MODELS,
     Task,
     trainable_parameters,
 )
+from fedarena.models.adaptation import called_instead_of_last
 from fedarena.models.assembling import assemble_task
 from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.audit import plant_canaries
@@ -181,7 +183,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         warnings.append(
             f"The model {config.model['name']} starts from scratch, not from pretrained weights; weights=… names a file"
         )
-    warnings += _adaptation_notes(config, task)
+    warnings += [*_adaptation_notes(config, task), *_last_layer_notes(config, task)]
     mechanism = make_part(MECHANISMS, config.privacy, Mechanism, "a privacy mechanism", config.seed)
     algorithm = mechanism.wrapped(make_part(ALGORITHMS, config.algorithm, Algorithm, "an algorithm", config.seed))
     centralized = config.training == "centralized"
@@ -431,6 +433,24 @@ def _adaptation_notes(config: RunConfig, task: Task) -> list[str]:
             "knows nothing; weights=… names a file or a run to start from"
         )
     return notes
+
+
+def _last_layer_notes(config: RunConfig, task: Task) -> list[str]:
+    """Says so where a model of somebody's own may have another last layer than the one that is taken for it."""
+    if not is_own(MODELS.get(config.model["name"])):
+        return []
+    asked = {}
+    if config.adaptation["name"] != "all" and not is_own(ADAPTATIONS.get(config.adaptation["name"])):
+        asked[f"adaptation={config.adaptation['name']}"] = [name for name, _ in task.module.named_parameters()]
+    if config.algorithm["name"] == "local_head" and config.algorithm.get("head_layers") is None:
+        asked["local_head"] = list(trainable_parameters(task.module))
+    found = {part: called_instead_of_last(task, names) for part, names in asked.items()}
+    return [
+        f"{part} takes {layers[0]} for the last layer, as the model declares it last, but it calls {layers[1]} after "
+        "it; if that makes its outputs, declare it last in the model"
+        for part, layers in found.items()
+        if layers is not None
+    ]
 
 
 def _make_schedule(settings: dict[str, Any], horizon: int, seed: int) -> Schedule | None:

@@ -19,7 +19,7 @@ from fedarena.models.adaptation.base import (
     chosen_layers,
     freeze_all_but,
     head_of,
-    outputs_of_example,
+    output_shapes,
 )
 from fedarena.models.tasks import Task
 
@@ -44,7 +44,7 @@ class Adapter(Adaptation):
     def adapt(self, task: Task) -> None:
         """Adds the layers, and freezes the rest."""
         module, head = task.module, head_of(task.module)
-        shapes = _shapes(task)
+        shapes = output_shapes(task)
         possible = [name for name in shapes if name and not head[0].startswith(f"{name}.")]
         usual = [
             ".".join(filter(None, (name, part)))
@@ -75,27 +75,6 @@ class BottleneckAdapter(nn.Module):
         """Features of the same shape."""
         change: Tensor = self.up(torch.relu(self.down(x)))
         return x + change
-
-
-def _shapes(task: Task) -> dict[str, torch.Size]:
-    """By name, the shapes of what layers put out for two samples, where it is one tensor of features."""
-    shapes: dict[str, torch.Size] = {}
-
-    def note(name: str, output: Any) -> None:
-        if isinstance(output, Tensor) and output.is_floating_point() and output.ndim > 1:
-            shapes[name] = output.shape
-
-    handles = [
-        layer.register_forward_hook(lambda _, __, output, name=name: note(name, output))
-        for name, layer in task.module.named_modules()
-    ]
-    try:
-        with torch.no_grad():
-            outputs_of_example(task)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return shapes
 
 
 def _add(layer: nn.Module, shape: torch.Size, size: int) -> None:

@@ -7,7 +7,7 @@ neither sent nor clipped nor disturbed by noise, and it does not count. So a pri
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from fedarena.core.registry import Registry
 from fedarena.core.seeding import seeded
 from fedarena.core.streams import torch_seed
 from fedarena.core.words import some
-from fedarena.models.parameter_names import last_layer, matching
+from fedarena.models.parameter_names import last_layer, layer_of, matching
 from fedarena.models.tasks import Task, Tensors
 from fedarena.models.trainable import trainable_parameters
 
@@ -80,6 +80,27 @@ def outputs_of_example(task: Task, params: Tensors | None = None) -> Tensor:
         return task.predict(params or {}, task.meaningless(task.batch(task.example(2))))
 
 
+def output_shapes(task: Task) -> dict[str, torch.Size]:
+    """By name, in the order of calls, the shapes of what layers put out for two samples, where it is one tensor."""
+    shapes: dict[str, torch.Size] = {}
+
+    def note(name: str, output: Any) -> None:
+        if isinstance(output, Tensor) and output.is_floating_point() and output.ndim > 1:
+            shapes[name] = output.shape
+
+    handles = [
+        layer.register_forward_hook(lambda _, __, output, name=name: note(name, output))
+        for name, layer in task.module.named_modules()
+    ]
+    try:
+        with torch.no_grad():
+            outputs_of_example(task)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return shapes
+
+
 def freeze_all_but(module: nn.Module, names: Iterable[str]) -> None:
     """Parameters of these names are trained on, unless they were frozen; all others stay as they are."""
     kept = set(names)
@@ -91,6 +112,20 @@ def freeze_all_but(module: nn.Module, names: Iterable[str]) -> None:
 def head_of(module: nn.Module) -> list[str]:
     """The parameters of the last layer, which is for the federation's classes and thus always new."""
     return last_layer(name for name, _ in module.named_parameters())
+
+
+def called_instead_of_last(task: Task, params: Iterable[str]) -> tuple[str, str] | None:
+    """The layer that is taken for the last one, and the one that the model calls last, if that is another.
+
+    A layer that the model does not call, or that alone puts out as much as the model, is believed to be the last.
+    """
+    shapes, declared = output_shapes(task), layer_of(last_layer(params)[0])
+    of_parameters = {name for name, layer in task.module.named_modules() if layer._parameters and not layer._modules}
+    *_, called = [None, *(name for name in shapes if name in of_parameters)]
+    if called is None or declared not in shapes or called == declared:
+        return None
+    outputs = shapes[""][-1] if "" in shapes else None
+    return None if shapes[declared][-1] == outputs != shapes[called][-1] else (declared, called)
 
 
 def chosen_layers(usual: Sequence[str], possible: Sequence[str], patterns: Sequence[str] | None) -> list[str]:
