@@ -101,9 +101,16 @@ def test_on_the_command_line_the_last_one_counts_however_it_is_written(
         ({"algorithm": "fedavg", "algorithm.name": "fedprox"}, "algorithm"),
     ],
 )
-def test_a_mapping_that_sets_the_same_twice_is_refused(given: dict[str, Any], key: str) -> None:
+def test_a_file_that_sets_the_same_twice_is_refused(tmp_path: Path, given: dict[str, Any], key: str) -> None:
+    (tmp_path / "twice.yaml").write_text(yaml.safe_dump(given))
     with pytest.raises(BadInputError, match=rf"^{key} is set twice, to .* and to .*; leave one of them out"):
-        resolve_settings(given, {})
+        read_settings(tmp_path / "twice.yaml")
+
+
+def test_in_python_a_key_with_dots_counts_more_than_a_mapping() -> None:
+    base = {"local": {"lr": 0.5, "batch_size": 7}}
+    assert resolve_settings({**base, "local.lr": 0.1}, {}).local.lr == 0.1
+    assert resolve_settings({"local.lr": 0.1, **base}, {}).local.batch_size == 7
 
 
 def test_another_protocol_brings_its_own_aggregator_to_a_complete_configuration() -> None:

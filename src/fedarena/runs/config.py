@@ -333,6 +333,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     value = read_yaml(path)
     if not isinstance(value, dict):
         raise BadInputError(f"{path} must hold settings such as 'rounds: 10', but it holds {quoted(value)}")
+    check_set_once(*({str(key): setting} for key, setting in value.items()))
     return value
 
 
@@ -417,22 +418,16 @@ def merge(settings: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[st
     """Settings with overrides, whose keys may be dotted; mappings are merged.
 
     Naming another part drops the options of the former one, and giving epochs replaces steps and the other way round.
-    Overrides hold together, in whatever order they are given: none of them may set what another sets otherwise.
+    Overrides hold together, in whatever order they are given: none of them may set what another sets otherwise. Within
+    one, ``{**settings, "local.lr": 0.1}``, a dotted key counts more than a mapping.
     """
     items = [item for given in overrides for item in given.items()]
-    found: dict[tuple[str, ...], Any] = {}
-    for key, value in items:
+    for key, _ in items:
         if not isinstance(key, str):
             raise BadInputError(f"The key of a setting must be a name, not {quoted(key)}")
         if key.count(".") > MOST_LEVELS:
             raise BadInputError(f"The key {quoted(key)} is nested too deeply: it has more than {MOST_LEVELS} dots")
-        for path, leaf in leaves_of(tuple(key.split(".")), value):
-            if path in found and found[path] != leaf:
-                raise BadInputError(
-                    f"{'.'.join(map(str, path))} is set twice, to {quoted(found[path])} and to {quoted(leaf)}; "
-                    "leave one of them out"
-                )
-            found[path] = leaf
+    check_set_once(*overrides)
     together: dict[str, Any] = {}
     for dotted, value in sorted(items, key=lambda item: (item[0].count("."), item[0].endswith(".name"))):
         nested = value
@@ -443,6 +438,20 @@ def merge(settings: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[st
     if "aggregator" not in together and _came_with_former_protocol(settings, merged):
         del merged["aggregator"]
     return merged
+
+
+def check_set_once(*settings: Mapping[str, Any]) -> None:
+    """Refuses settings of which one sets to another value what another one sets, too."""
+    found: dict[tuple[str, ...], Any] = {}
+    for given in settings:
+        own = {path: leaf for key, value in given.items() for path, leaf in leaves_of(tuple(key.split(".")), value)}
+        for path, leaf in own.items():
+            if path in found and found[path] != leaf:
+                raise BadInputError(
+                    f"{'.'.join(map(str, path))} is set twice, to {quoted(found[path])} and to {quoted(leaf)}; "
+                    "leave one of them out"
+                )
+        found |= own
 
 
 def _came_with_former_protocol(settings: Mapping[str, Any], merged: Mapping[str, Any]) -> bool:
