@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 
 import fedarena
+from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, TaskSpec
 from fedarena.models import MODELS, TASKS, DataSpec, build_model
@@ -95,15 +96,35 @@ class NoisyInputs(TASKS.get("classification")):
         return (x + keyed_uniform(batch["key"], x) if "key" in batch else x,)
 
 
+class NoisyLosses(TASKS.get("classification")):
+    """The same, where losses are computed."""
+
+    def losses(self, outputs, batch):
+        found = super().losses(outputs, batch)
+        return found * keyed_uniform(batch["key"], found) if "key" in batch else found
+
+
+class NoisyMethod(FedAvg):
+    """The same in a method."""
+
+    def local_loss(self, task, params, batch, client):
+        return task.loss(params, batch) * keyed_uniform(batch["key"], client.job.share)
+
+
+SPEECH_CNN = {"name": "speech_cnn", "bands": 4, "hidden": 3}
+
+
 @pytest.mark.filterwarnings("ignore:.*from scratch")
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
         ("texts", {"task": "masked_token", "model": {"name": "albert", **ALBERT, "dropout": 0.0}}),
-        ("words", {"task": NoisyInputs, "model": {"name": "speech_cnn", "bands": 4, "hidden": 3}}),
+        ("words", {"task": NoisyInputs, "model": SPEECH_CNN}),
+        ("words", {"task": NoisyLosses, "model": SPEECH_CNN}),
+        ("words", {"algorithm": NoisyMethod, "model": SPEECH_CNN}),
     ],
 )
-def test_what_a_task_draws_is_the_same_on_both_engines_and_another_in_every_round(
+def test_what_is_drawn_by_the_key_of_a_step_is_the_same_on_both_engines(
     tmp_path: Path, name: str, settings: Any
 ) -> None:
     data = federation(tmp_path, name)

@@ -106,14 +106,14 @@ def weight_gradient(
     return (out.squeeze(1) if t["PARTS"] == 1 else out.sum(1)).to(x.dtype)
 
 
-def bias_gradient(grad: Tensor, own: dict[str, int] | None = None) -> Tensor:
+def bias_gradient(grad: Tensor) -> Tensor:
     """The gradients of every lane's biases: sums over the pixels of what went out.
 
     A compiler adds up while it computes the gradients, by one processor for a lane and a few channels.
     """
     lanes, outputs = len(grad), grad.shape[-1]
     rows = grad[0, ..., 0].numel()
-    t = own or bias_tiles(outputs, rows, lanes)
+    t = bias_tiles(outputs, rows, lanes)
     out = grad.new_empty(lanes, t["PARTS"], outputs, dtype=torch.float32)
     from fedarena.train.triton_convolution import sum_of_pixels_kernel
 
@@ -150,10 +150,6 @@ def _run_gradient(x: Tensor, grad: Tensor, kernel_h: int, kernel_w: int, pad_h: 
     return weight_gradient(x, grad, (kernel_h, kernel_w), (pad_h, pad_w), exact)
 
 
-def _run_bias_gradient(grad: Tensor) -> Tensor:
-    return bias_gradient(grad)
-
-
 _CONVOLVE = Operation(
     "convolve_lanes",
     _run_convolve,
@@ -168,7 +164,7 @@ _WEIGHT_GRADIENT = Operation(
 )
 _BIAS_GRADIENT = Operation(
     "convolution_biases_of_lanes",
-    _run_bias_gradient,
+    bias_gradient,
     lambda grad: grad.new_empty(len(grad), grad.shape[-1]),
     for_gpus=True,
 )
