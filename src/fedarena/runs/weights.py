@@ -136,7 +136,8 @@ def _fitting(name: str, p: Tensor, named: Tensors, path: Path) -> Tensor:
         raise BadInputError(f"{path} does not fit the model: it has no {name!r}; it holds {_some(named)}")
     value = _same_shape(name, p, value, path)
     # Small floats know no isfinite. What a file has in float32 stays so: its fingerprint is that of the same numbers.
-    dtype = torch.float32 if p.dtype == torch.float64 != value.dtype else p.dtype
+    is_coarser = p.dtype == torch.float64 and value.dtype != torch.float64
+    dtype = torch.float32 if is_coarser else p.dtype
     converted = value.to(dtype) if value.is_floating_point() else None
     if converted is None or not torch.isfinite(converted).all():
         raise BadInputError(f"{path} cannot be used: {name!r} holds something else than finite numbers")
