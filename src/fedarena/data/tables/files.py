@@ -132,12 +132,23 @@ def _json_objects(lines: Iterator[str], path: Path) -> Iterator[dict[str, Any]]:
 
 def _parsed(text: str, path: Path, where: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_without_doubles)
+    except BadInputError as error:
+        raise BadInputError(f"{path}{where}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise BadInputError(
             f"{path} is not valid JSON{where}, where there must be an object in every line, or a list of objects: "
             f"{error}."
         ) from None
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadInputError(f"an object says twice what its {quoted(twice)} is; rename one of them.")
+    return found
 
 
 def _read_text(path: Path, kind: str, form: TextForm) -> Columns:

@@ -223,6 +223,8 @@ def _together(pieces: Sequence[tuple[str | None, Columns]], are_files: bool = Fa
 
 def _join(arrays: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     types = {array.type for array in arrays if not pa.types.is_null(array.type)}
+    if len(types) > 1 and any(map(pa.types.is_dictionary, types)):  # what is a category in one table is one in all
+        return _join([_without_dictionary(array) for array in arrays]).dictionary_encode()
     if pa.bool_() in types and all(map(_is_number, types - {pa.bool_()})) and len(types) > 1:  # true and 1 are the same
         return _join([array.cast(pa.int8()) if pa.types.is_boolean(array.type) else array for array in arrays])
     if not types:
@@ -239,6 +241,10 @@ def _join(arrays: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
         return _as_one(arrays, common)
     except pa.ArrowInvalid:  # numbers that do not fit keep their digits as text
         return _as_one(arrays, pa.string())
+
+
+def _without_dictionary(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    return array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -65,6 +67,7 @@ _NORMALIZED = {
 
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # what Arrow calls an index without a name
 _NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # an index in a CSV file, and what pandas calls it when it reads that
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _FEWEST_TEXTS = 10  # of so few that differ, categories may well be called by several words
 
 
@@ -112,7 +115,7 @@ def understand(
     notes = [
         *table.notes,
         *_index_notes(table, options),
-        *_blank_notes(table, options),
+        *_spelling_notes(table, options),
         *_empty_notes(table, options),
         *notes,
         *_notes(inputs, options, rows),
@@ -212,18 +215,29 @@ def _index_notes(table: RawTable, options: TableOptions) -> list[str]:
     ]
 
 
-def _blank_notes(table: RawTable, options: TableOptions) -> list[str]:
-    """That names of clients or labels were taken for the same, though they have other blanks at their ends."""
+def _spelling_notes(table: RawTable, options: TableOptions) -> list[str]:
+    """What names of clients or labels were taken for the same, and which look the same and were not."""
     notes = []
     for name in dict.fromkeys([options.client, *options.label]):
         array = table.columns.get(name) if name is not None else None
-        if array is None or not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        if array is None:
             continue
-        distinct = pc.drop_null(pc.unique(array))
-        trimmed = pc.utf8_trim_whitespace(distinct)
-        counted = pc.value_counts(trimmed).to_pylist()
-        if several := [one["values"] for one in counted if one["values"] and one["counts"] > 1]:
+        kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+        if not any(is_text(kind) for is_text in _TEXTS):
+            continue
+        distinct = pc.unique(array.cast(pa.large_string())).to_pylist()
+        trimmed = Counter(text.strip() for text in distinct if text is not None and text.strip())
+        if several := [text for text, count in trimmed.items() if count > 1]:
             notes.append(f"Of {name}, values that differ only in blanks at their ends are one: {quoted(several[0])}.")
+        by_look: dict[str, list[str]] = {}
+        for text in trimmed:
+            by_look.setdefault(" ".join(normalize("NFKC", text).casefold().split()), []).append(text)
+        if alike := [texts for texts in by_look.values() if len(texts) > 1]:
+            more = f", like {len(alike) - 1:,} more," if len(alike) > 1 else ""
+            notes.append(
+                f"Of {name}, {' and '.join(map(quoted, alike[0]))}{more} differ only in capitals, blanks or how "
+                "characters are encoded, and are not the same; write them in one way if they should be."
+            )
     return notes
 
 
@@ -397,7 +411,7 @@ def _attribute(table: RawTable, name: str, clients: DividedClients, marks: Marks
             f"{quoted(clients.ids[owner[differs[0]]])}; an attribute is the same in all samples of a client."
         )
     values = read_values(name, array, marks, table.where, None)
-    if isinstance(values, Words) or values.are_booleans or values.missing.any():
+    if isinstance(values, Words) or values.are_booleans or values.missing.any() or values.exact is not None:
         return "string", [names.words[code] if code != NOTHING else "" for code in codes[starts]]
     numbers = values.values[clients.rows[starts]]
     if (numbers == np.floor(numbers)).all() and np.abs(numbers).max() <= 2**53:

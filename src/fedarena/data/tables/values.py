@@ -201,6 +201,8 @@ def read_values(
 
 
 def _as_floats(array: pa.ChunkedArray) -> Floats:
+    if pa.types.is_decimal(array.type):
+        array = array.cast(pa.string())  # Arrow makes 1.89 of a decimal its neighbour, and of a text the nearest float
     numbers = array.cast(pa.float64(), safe=False)  # of numbers beyond 2**53 the nearest
     return np.array(pc.fill_null(numbers, np.nan).to_numpy(), dtype=np.float64)
 
