@@ -103,3 +103,27 @@ def test_nobody_elses_generators_are_touched() -> None:
     torch.default_generator.manual_seed(5)
     make_parts(TRANSFORMS, [{"name": f"{HERE}:RandomScale"}], Transform, "a transform", 0)
     assert (random.random(), np.random.rand(), float(torch.rand(()))) == expected
+
+
+class RandomBlend(FedAvg):
+    """Scores a mean of the last two models, whose shares its constructor draws."""
+
+    def __init__(self):
+        super().__init__()
+        self.share = float(torch.rand(()))
+
+    def server_init(self, params):
+        return {"params": params, "before": params}
+
+    def server_step(self, state, mean_update, round):
+        return {**super().server_step(state, mean_update, round), "before": state["params"]}
+
+    def evaluation_params(self, state):
+        return {name: self.share * p + (1 - self.share) * state["before"][name] for name, p in state["params"].items()}
+
+
+def test_a_run_starts_from_the_model_that_another_one_scored(tmp_path: Path) -> None:
+    first = start_run(config(rounds=2, algorithm=f"{HERE}:RandomBlend"), tmp_path)
+    chosen = {"algorithm": "fedavg", "rounds": 1, "weights": str(tmp_path / "small")}
+    second = start_run(config(name="second", **chosen), tmp_path)
+    assert second.rounds["loss"][0].as_py() == first.rounds["loss"][-1].as_py()

@@ -10,12 +10,15 @@ import pytest
 import torch
 from small_runs import config, content
 
+from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.runs.run import Run, resume_run, start_run
 from fedarena.simulate import Protocol, Selector
 from fedarena.simulate.edges import Edges
 from fedarena.simulate.policies import BySpeed, RoundSettings
 from fedarena.simulate.protocols.base import close_round
+from fedarena.simulate.schedules import Schedule
+from fedarena.transforms import Attack
 
 PHONES = {"fleet": {"name": "uniform", "seconds_per_sample": [0.01, 0.4]}, "protocol": "synchronous"}
 
@@ -90,6 +93,47 @@ class EdgesDrawnAtFirst(Edges):
         return self.edges[clients]
 
 
+class LinksByChance(EdgesDrawnAtFirst):
+    def link_seconds(self, edges, size_bytes):
+        return 10 * torch.rand(len(edges)).double().numpy()
+
+
+class SlowerAndSlower(EdgesDrawnAtFirst):
+    calls = 0
+
+    def link_seconds(self, edges, size_bytes):
+        self.calls += 1
+        return np.full(len(edges), float(self.calls))
+
+
+class LengthDrawnAtFirst(FedAvg):
+    def prepare(self, population, local, horizon=1):
+        super().prepare(population, local, horizon)
+        self.length = float(torch.rand(()))
+
+    def server_step(self, state, mean_update, round):
+        shorter = {name: self.length * t for name, t in mean_update["params"].items()}
+        return super().server_step(state, {**mean_update, "params": shorter}, round)
+
+
+class ScaleDrawnAtFirst(Attack):
+    def prepare(self, run):
+        super().prepare(run)
+        self.scale = random.random()
+
+    def forge(self, rows, seen):
+        return rows.update | {"params": {name: self.scale * t for name, t in rows.update["params"].items()}}
+
+
+class FactorDrawnAtFirst(Schedule):
+    def prepare(self, horizon):
+        super().prepare(horizon)
+        self.factor = np.random.rand()
+
+    def scale(self, round):
+        return self.factor
+
+
 def settings_of(parts):
     return {"algorithm": "fedavg", "rounds": 5, "local.batch_size": 64, "evaluation.every": 5, **parts}
 
@@ -103,6 +147,10 @@ def settings_of(parts):
         {"policy": DecidesByChance, **PHONES},
         {"edges": {"name": EdgesByChance, "rounds": 2}, **PHONES},
         {"edges": {"name": EdgesDrawnAtFirst, "seconds": 1.0}, **PHONES},
+        {"edges": LinksByChance, **PHONES},
+        {"algorithm": LengthDrawnAtFirst},
+        {"attack": {"name": ScaleDrawnAtFirst, "share": 0.5}},
+        {"client_lr_schedule": FactorDrawnAtFirst},
     ],
     ids=lambda parts: str(next(iter(parts.values()))),
 )
@@ -125,6 +173,7 @@ def test_draws_from_global_generators_follow_from_the_seed(tmp_path: Path, parts
     [
         ({"protocol": UsesMoreAndMore}, r"UsesMoreAndMore\.play remembers something in self\.rounds"),
         ({"policy": LargerAndLarger, **PHONES}, r"LargerAndLarger\.round_settings remembers something in self\.rounds"),
+        ({"edges": SlowerAndSlower, **PHONES}, r"SlowerAndSlower\.link_seconds remembers something in self\.calls"),
         ({"policy": CountsDecisions, **PHONES}, r"CountsDecisions\.decide remembers something in self\.decisions"),
     ],
 )

@@ -27,6 +27,7 @@ from fedarena.models.assembling import assemble_task
 from fedarena.models.trainable import constant_tensors
 from fedarena.train import Algorithm, LocalTraining, ReferenceEngine
 from fedarena.train.examples import example_update
+from fedarena.train.own_code import prepare_algorithm
 from fedarena.transforms import AGGREGATORS, TRANSFORMS, Aggregator, ClipAndNoise, Transform, UpdatePath
 from fedarena.transforms.aggregators import FixedMean
 from fedarena.transforms.clip import ClipForSum
@@ -121,7 +122,7 @@ def _build(
     )
     local = LocalTraining(**settings["local"])
     algorithm = make_part(ALGORITHMS, settings["algorithm"], Algorithm, "an algorithm", seed)
-    algorithm.prepare(int(settings["population"]), local, int(settings["horizon"]))
+    prepare_algorithm(algorithm, seed, int(settings["population"]), local, int(settings["horizon"]))
     if threads is not None:
         engine_options["threads"] = threads
     engine = ReferenceEngine(task, algorithm, local, data, seed, device=device, **engine_options)  # type: ignore[arg-type]

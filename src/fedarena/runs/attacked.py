@@ -9,6 +9,7 @@ from fedarena.core.words import counted
 from fedarena.data import Federation
 from fedarena.models import DataSpec
 from fedarena.simulate import Simulation
+from fedarena.train.own_code import seeded_if_own
 from fedarena.transforms import Attack
 from fedarena.transforms.attacks import AttackedRun, NoAttack
 
@@ -25,7 +26,9 @@ def prepare_attack(simulation: Simulation, spec: DataSpec, federation: Federatio
     per_step = simulation.protocol.updates_per_step or simulation.cohort
     dtypes = {name: column.dtype for name, column in federation.columns.items()}
     names = federation.task.label_names
-    attack.prepare(AttackedRun(spec, simulation.task, clients, corrupted, per_step, simulation.seed, dtypes, names))
+    run = AttackedRun(spec, simulation.task, clients, corrupted, per_step, simulation.seed, dtypes, names)
+    with seeded_if_own(attack, simulation.seed, "own attack"):
+        attack.prepare(run)
     if attack.has_trigger:
         attack.success()
     if corrupted == 0 and attack.share > 0:

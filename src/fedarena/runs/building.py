@@ -74,7 +74,7 @@ from fedarena.train import (
 from fedarena.train.captured import HELPERS
 from fedarena.train.engine import IntArray
 from fedarena.train.examples import example_update
-from fedarena.train.own_code import seeded_if_own
+from fedarena.train.own_code import prepare_algorithm, seeded_if_own
 from fedarena.train.own_hooks import misspelt_hooks, untrained_notes
 from fedarena.transforms import (
     AGGREGATORS,
@@ -188,7 +188,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     algorithm = mechanism.wrapped(make_part(ALGORITHMS, config.algorithm, Algorithm, "an algorithm", config.seed))
     centralized = config.training == "centralized"
     horizon = config.horizon or config.rounds
-    algorithm.prepare(1 if centralized else len(training_clients), local, horizon)
+    prepare_algorithm(algorithm, config.seed, 1 if centralized else len(training_clients), local, horizon)
     options = dict(config.engine)
     if algorithm.predicts is not None and task.predicts not in algorithm.predicts:
         raise BadInputError(
@@ -457,7 +457,8 @@ def _make_schedule(settings: dict[str, Any], horizon: int, seed: int) -> Schedul
     if settings["name"] == "constant":
         return None
     schedule = make_part(SCHEDULES, settings, Schedule, "a schedule", seed)
-    schedule.prepare(horizon)
+    with seeded_if_own(schedule, seed, "own schedule"):
+        schedule.prepare(horizon)
     check_schedule(schedule)
     return schedule
 

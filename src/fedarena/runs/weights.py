@@ -24,6 +24,7 @@ from fedarena.algorithms.layers import last_layer
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.outside_text import quoted
 from fedarena.core.own import is_own
+from fedarena.core.registry import make_part
 from fedarena.models import Tensors
 from fedarena.models.adaptation.adapter import is_of_adapter
 from fedarena.models.adaptation.lora import is_low_rank, merged_for
@@ -36,7 +37,8 @@ from fedarena.runs.config import read_settings, resolve
 from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import read_snapshot, read_state
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles, read_constants
-from fedarena.train import Groups
+from fedarena.train import Algorithm, Groups
+from fedarena.train.own_code import prepare_algorithm
 
 # Under which files of whole trainings keep the model.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -190,8 +192,8 @@ def _evaluated(folder: Path, server: Groups) -> Tensors:
     kind = ALGORITHMS.get(config.algorithm["name"])
     if not (is_own(kind.evaluation_params) or is_own(kind.broadcast)):
         return server["params"]
-    algorithm = kind(**{name: value for name, value in config.algorithm.items() if name != "name"})
-    algorithm.prepare(config.cohort or 1, config.local, config.horizon or config.rounds)
+    algorithm = make_part(ALGORITHMS, config.algorithm, Algorithm, "an algorithm", config.seed)
+    prepare_algorithm(algorithm, config.seed, config.cohort or 1, config.local, config.horizon or config.rounds)
     return algorithm.evaluation_params(server)
 
 

@@ -33,6 +33,7 @@ from fedarena.transforms.attacks import ATTACK_SUCCESS
 
 # Some thousand years; beyond that, fractions of a second get lost.
 _LONGEST_SECONDS = 1e11
+_AT_FIRST = "draw in prepare what differs from edge to edge"
 _IN_CLOCK = "a round follows from its number, the clock (with the jobs that are running) and the world alone"
 
 
@@ -249,12 +250,14 @@ def _plan(simulation: Simulation, world: World, before: Snapshot) -> RoundPlan:
     if simulation.policy is not None:
         world = world.with_decisions(simulation.deciding(before))
     protocol, world = simulation.in_round(before, world)
-    seeded = seeded_if_own(protocol, simulation.seed, "own round", round)
-    with seeded, refusing_memories(protocol, "play", _IN_CLOCK):
-        plan = protocol.play(round, before.clock, world)
-    plan = simulation.summed_securely(plan, world, round)
-    if simulation.edge_links is not None:
-        plan = simulation.edge_links.closed(plan)
+    edges, seed = simulation.edges, simulation.seed
+    # Links of edges are asked while a protocol plays, and when the round is closed.
+    with seeded_if_own(edges, seed, "own links", round), refusing_memories(edges, "link_seconds", _AT_FIRST):
+        with seeded_if_own(protocol, seed, "own round", round), refusing_memories(protocol, "play", _IN_CLOCK):
+            plan = protocol.play(round, before.clock, world)
+        plan = simulation.summed_securely(plan, world, round)
+        if simulation.edge_links is not None:
+            plan = simulation.edge_links.closed(plan)
     if simulation.always_steps:
         plan = plan.with_a_step()
     if plan.clock.time > _LONGEST_SECONDS:

@@ -18,6 +18,7 @@ from fedarena.models.dropout import several_passes
 from fedarena.train.algorithm import Algorithm
 from fedarena.train.jobs import Client
 from fedarena.train.layers import LayerTracker
+from fedarena.train.optimizers import LocalTraining
 from fedarena.train.tensors import Groups
 from fedarena.train.without_compiler import DispatchMode
 
@@ -70,6 +71,12 @@ def seeded_if_own(part: object, seed: int, purpose: str, *numbers: int) -> Abstr
     if not has_own_code(part):
         return nullcontext()
     return all_seeded(streams.torch_seed(seed, purpose, *numbers))
+
+
+def prepare_algorithm(algorithm: Algorithm, seed: int, population: int, local: LocalTraining, horizon: int) -> None:
+    """Tells an algorithm about a run; what somebody's own draws then follows from the run's seed."""
+    with seeded_if_own(algorithm, seed, "own algorithm"):
+        algorithm.prepare(population, local, horizon)
 
 
 def refusing_own_draws(part: object, method: str) -> Any:
