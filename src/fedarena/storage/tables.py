@@ -125,7 +125,10 @@ TABLES = tuple(COLUMNS)
 # Those that not every run has: of earlier versions, or for want of anything to tell.
 SOME_TABLES = frozenset({"jobs", "classes"})
 # What curves and tables of results compute from those of a run, and call so.
-DERIVED = frozenset({"method", "seeds", "status", "bytes", "real_bytes", "hours", "virtual_hours", "wall_seconds"})
+DERIVED = frozenset(
+    {"method", "seeds", "status", "bytes", "real_bytes", "hours", "virtual_hours", "wall_seconds"}
+    | {"attack", "defence", "share"}
+)
 
 
 def table_schemas(metrics: Sequence[str], more: Mapping[str, Sequence[str]] | None = None) -> dict[str, pa.Schema]:
