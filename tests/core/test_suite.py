@@ -106,6 +106,35 @@ def test_two_axes_may_set_the_same_to_the_same_value(tmp_path: Path) -> None:
     assert config.algorithm["mu"] == 0.5
 
 
+@pytest.mark.parametrize(
+    ("matrix", "overrides", "sentence"),
+    [
+        ("{local.steps: [3, 4]}", {"local.epochs": 2}, "'steps3-seed0' is called by its local.steps, 3"),
+        ("{local: [{lr: 0.1}, {lr: 0.2}]}", {"local.lr": 0.7}, "'lr0.1-seed0' is called by its local.lr, 0.1"),
+        ("{local.lr: [0.1, 0.2]}", {"local": {"lr": 0.7}}, "'lr0.1-seed0' is called by its local.lr, 0.1"),
+        (
+            "{method: {a: {algorithm: fedavg}, b: {algorithm: fedprox, algorithm.mu: 1.0}}}",
+            {"algorithm": "fedyogi"},
+            "'a-seed0' and 'b-seed0' would be the same run",
+        ),
+    ],
+)
+def test_settings_do_not_replace_what_tells_runs_apart(
+    tmp_path: Path, matrix: str, overrides: dict[str, Any], sentence: str
+) -> None:
+    path = tmp_path / "apart.yaml"
+    path.write_text(f"base: {{federation: digits}}\nmatrix: {matrix}\n")
+    with pytest.raises(BadInputError, match=sentence):
+        read_suite(str(path), overrides)
+
+
+def test_settings_that_are_nested_override_variants_that_are_dotted(tmp_path: Path) -> None:
+    path = tmp_path / "nested.yaml"
+    path.write_text("base: {federation: digits}\nmatrix: {m: {a: {local.lr: 0.3}, b: {local.steps: 3}}}\n")
+    suite = read_suite(str(path), {"local": {"lr": 0.7}})
+    assert [config.local.lr for config in suite.runs.values()] == [0.7, 0.7]
+
+
 def test_a_full_disk_is_told_of_the_file_that_was_wanted(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"report\.html") as raised, replacing(tmp_path / "report.html"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -30,7 +30,16 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.models.tasks import AUTOMATIC_TASK
-from fedarena.runs.config import AUTOMATIC_MODEL, NOT_DECISIVE, RunConfig, check_name, merge, read_settings, resolve
+from fedarena.runs.config import (
+    AUTOMATIC_MODEL,
+    NOT_DECISIVE,
+    RunConfig,
+    check_name,
+    leaves_of,
+    merge,
+    read_settings,
+    resolve,
+)
 from fedarena.storage.run_data import flatten_settings
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 
@@ -100,6 +109,7 @@ def make_suite(content: Mapping[str, Any], overrides: Mapping[str, Any], path: P
     if number > MOST_RUNS:
         raise BadInputError(f"{path}: the matrix and the seeds make {number:,} runs, more than {MOST_RUNS:,}")
     runs: dict[str, RunConfig] = {}
+    overridden: dict[str, bool] = {}
     for variants in itertools.product(*axes):
         for seed in seeds:
             run_name = "-".join([*(_file_name(variant.name) for variant in variants), f"seed{seed}"])
@@ -108,23 +118,61 @@ def make_suite(content: Mapping[str, Any], overrides: Mapping[str, Any], path: P
                 settings = merge(settings, *(variant.settings for variant in variants))
             except BadInputError as error:
                 raise BadInputError(f"{path}: matrix, for the run {run_name!r}: {error}") from None
-            # Once more, since variants may have set the same; but another federation, say, must not lose the options
-            # of it that a variant sets.
-            varied = [key for variant in variants for key in variant.settings]
-            settings = merge(settings, {k: v for k, v in overrides.items() if not _is_part_of(varied, k)})
+            settings, is_overridden = _with_overrides(settings, overrides, variants, f"{path}: the run {run_name!r}")
             for key in _INSTEAD:
                 if key in settings:
                     raise BadInputError(f"{path}: {key} cannot be set for the runs of a suite; {_INSTEAD[key]}")
             settings |= {"seed": seed, "name": run_name, "label": _label(variants)}
             if run_name in runs:
                 raise BadInputError(f"{path}: two runs would be called {run_name!r}; make the labels differ")
-            runs[run_name] = resolve(settings)
+            runs[run_name], overridden[run_name] = resolve(settings), is_overridden
+    _check_still_apart(runs, overridden, path)
     return Suite(name, runs)
 
 
-def _is_part_of(keys: list[str], part: str) -> bool:
-    """Whether any of the keys sets an option of the part."""
-    return any(key.startswith(f"{part}.") for key in keys)
+def _with_overrides(
+    settings: Mapping[str, Any], overrides: Mapping[str, Any], variants: Sequence[_Variant], where: str
+) -> tuple[dict[str, Any], bool]:
+    """Settings with overrides also where variants have set the same, and whether any have.
+
+    A part of another name must not lose the options that variants set of it, so it is only named again where a variant
+    has named one, too.
+    """
+    varied = {path: leaf for variant in variants for path, leaf in _leaves(variant.settings).items()}
+    wanted = _leaves(overrides)
+    again = {path: leaf for path, leaf in wanted.items() if path in varied or not _is_part_of(varied, path)}
+    found = merge(settings, {".".join(path): leaf for path, leaf in again.items()})
+    final = _leaves(found)
+    for variant in variants:
+        for path, leaf in _leaves(variant.settings).items():
+            if not variant.named_by_author and (path not in final or final[path] != leaf):
+                key = ".".join(path)
+                raise BadInputError(
+                    f"{where} is called by its {key}, {quoted(leaf)}, which what was set for all runs would replace; "
+                    "give the axis of the matrix other values instead"
+                )
+    return found, any(path not in final or final[path] != leaf for path, leaf in varied.items())
+
+
+def _leaves(settings: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    return {path: leaf for key, value in settings.items() for path, leaf in leaves_of(tuple(key.split(".")), value)}
+
+
+def _is_part_of(paths: Iterable[tuple[str, ...]], part: tuple[str, ...]) -> bool:
+    """Whether any of the settings is an option of the part."""
+    return any(len(path) > len(part) and path[: len(part)] == part for path in paths)
+
+
+def _check_still_apart(runs: Mapping[str, RunConfig], overridden: Mapping[str, bool], path: Path) -> None:
+    """Refuses overrides of what told runs apart: the same run would be compared with itself under another label."""
+    known: dict[str, str] = {}
+    for name, config in runs.items():
+        other = known.setdefault(config.model_copy(update={"name": None, "label": None}).to_yaml(), name)
+        if other != name and (overridden[name] or overridden[other]):
+            raise BadInputError(
+                f"{path}: {other!r} and {name!r} would be the same run, as what was set for all runs replaces what "
+                "their variants set; leave it out"
+            )
 
 
 @dataclass(frozen=True)
