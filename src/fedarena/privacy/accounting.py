@@ -43,7 +43,6 @@ NEIGHBOURS = {
     "shuffled": "all updates of one client are left out",
 }
 _PLD_GRID = 1e-3
-_NEAR = 1e-3  # of a budget, relative
 _UNIFORM_ORDERS = (*range(2, 33), 36, 40, 48, 64, 96, 128, 300, 512)  # between whole ones it only interpolates
 
 FloatArray = npt.NDArray[np.float64]
@@ -80,14 +79,10 @@ class Sampled:
             return 0.0
         if self.accountant == "rdp":
             return _epsilon_of_rdp(self._orders, self._costly_steps(steps) * self._rdp, delta)
+        if self._draws_by_chance:
+            losses = _losses_of_one_step(self.noise_multiplier, self.cohort / self.population)
+            return max(loss.epsilon(steps, delta) for loss in losses)
         return float(self._composed(steps).get_epsilon_for_delta(delta))
-
-    def quick_epsilon(self, steps: int, delta: float) -> float:
-        """The same but for rounding, in a small part of the time where the distribution of the loss is composed."""
-        if not self.takes_a_while or steps < 1:
-            return self.epsilon(steps, delta)
-        check_delta(delta)
-        return max(loss.epsilon(steps, delta) for loss in self._losses_of_one)
 
     def delta(self, steps: int, epsilon: float) -> float:
         """The least δ for which so many steps spend at most ε."""
@@ -119,7 +114,7 @@ class Sampled:
         """The privacy loss distribution of so many steps."""
         distributions = accounting().pld.privacy_loss_distribution
         if self._draws_by_chance:
-            return self._loss_of_one.self_compose(steps)
+            return _distribution_of_one_step(self.noise_multiplier, self.cohort / self.population).self_compose(steps)
         sensitivity = 2.0 if self.sampling == "uniform" else 1.0
         deviation = self.noise_multiplier / math.sqrt(self._costly_steps(steps))
         return distributions.from_gaussian_mechanism(
@@ -136,18 +131,18 @@ class Sampled:
         """Whether a client may be left out of a step by chance."""
         return self.sampling == "poisson" and self.cohort < self.population
 
-    @cached_property
-    def _losses_of_one(self) -> list[LossOfOneStep]:
-        """Of one step, for ε, which is asked for after every round."""
-        return losses_of_one_step(self._loss_of_one, _PLD_GRID)
 
-    @cached_property
-    def _loss_of_one(self) -> Any:
-        return accounting().pld.privacy_loss_distribution.from_gaussian_mechanism(
-            self.noise_multiplier,
-            sampling_prob=self.cohort / self.population,
-            value_discretization_interval=_PLD_GRID,
-        )
+@lru_cache(maxsize=4)
+def _losses_of_one_step(noise_multiplier: float, rate: float) -> list[LossOfOneStep]:
+    """Of one step that clients take part in by chance, for ε, which is asked for after every round."""
+    return losses_of_one_step(_distribution_of_one_step(noise_multiplier, rate), _PLD_GRID)
+
+
+@lru_cache(maxsize=4)
+def _distribution_of_one_step(noise_multiplier: float, rate: float) -> Any:
+    return accounting().pld.privacy_loss_distribution.from_gaussian_mechanism(
+        noise_multiplier, sampling_prob=rate, value_discretization_interval=_PLD_GRID
+    )
 
 
 @lru_cache(maxsize=256)
@@ -175,8 +170,8 @@ def _rdp_of_one_step(sampled: Sampled) -> FloatArray:
 class Ledger:
     """What a run has spent after so many steps. Every answer is computed once."""
 
-    def __init__(self, sampled: Sampled, delta: float, budget: float | None = None):
-        self.sampled, self.delta, self._budget = sampled, delta, budget
+    def __init__(self, sampled: Sampled, delta: float):
+        self.sampled, self.delta = sampled, delta
         self._epsilons: dict[int, float] = {}
         self._next: tuple[int, Future[float]] | None = None  # a number of steps, and what is computed for it
 
@@ -191,11 +186,7 @@ class Ledger:
         return self._epsilons[steps]
 
     def _computed(self, steps: int) -> float:
-        found = self.sampled.quick_epsilon(steps, self.delta)
-        if self._budget is not None and abs(found - self._budget) < _NEAR * self._budget:
-            # Whether a run may go on must not depend on rounding.
-            found = self.sampled.epsilon(steps, self.delta)
-        return found
+        return self.sampled.epsilon(steps, self.delta)
 
 
 @lru_cache(maxsize=1)

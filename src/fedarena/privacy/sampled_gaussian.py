@@ -39,7 +39,7 @@ class SampledGaussian(Mechanism):
         if self.noise_multiplier is None:
             assert self.budget is not None
             self.noise_multiplier = solve_noise(self.budget, self._spent_with, self.accountant)
-        self._ledger = Ledger(self._sampled(self.noise_multiplier, self.accountant), self.delta, self.budget)
+        self._ledger = Ledger(self._sampled(self.noise_multiplier, self.accountant), self.delta)
         check_first_round(self.epsilon(1), self.budget)
 
     def _check_counts(self) -> None:
