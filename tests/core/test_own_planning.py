@@ -1,4 +1,4 @@
-"""Own selectors, protocols, policies and edges: the same seed gives the same run, also in parts, or a sentence."""
+"""Own selectors, protocols, policies, edges, attacks: the same seed, the same run, also in parts, or a sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import config, content
+from small_runs import config, content, losses
 
 from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
@@ -134,6 +134,29 @@ class FactorDrawnAtFirst(Schedule):
         return self.factor
 
 
+class DrawsLabels(Attack):
+    """Trains on labels that it draws."""
+
+    def labels(self, samples):
+        return np.random.randint(0, 10, len(samples))
+
+    def poison(self, samples):
+        return {"y": self.labels(samples)}
+
+
+class DrawsLabelsBySeed(DrawsLabels):
+    def labels(self, samples):
+        return np.random.default_rng(self.run.seed).integers(0, 10, len(samples))
+
+
+class CountsItsSamples(DrawsLabels):
+    seen = 0
+
+    def labels(self, samples):
+        self.seen += len(samples)
+        return np.full(len(samples), self.seen % 10)
+
+
 def settings_of(parts):
     return {"algorithm": "fedavg", "rounds": 5, "local.batch_size": 64, "evaluation.every": 5, **parts}
 
@@ -150,6 +173,7 @@ def settings_of(parts):
         {"edges": LinksByChance, **PHONES},
         {"algorithm": LengthDrawnAtFirst},
         {"attack": {"name": ScaleDrawnAtFirst, "share": 0.5}},
+        {"attack": {"name": DrawsLabels, "share": 0.5}},
         {"client_lr_schedule": FactorDrawnAtFirst},
     ],
     ids=lambda parts: str(next(iter(parts.values()))),
@@ -180,3 +204,17 @@ def test_draws_from_global_generators_follow_from_the_seed(tmp_path: Path, parts
 def test_what_a_resumed_run_would_not_know_is_refused(tmp_path: Path, parts, message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         start_run(config(**settings_of(parts)), tmp_path)
+
+
+@pytest.mark.parametrize("attack", [DrawsLabels, DrawsLabelsBySeed])
+def test_own_poison_does_not_depend_on_who_is_read_together(tmp_path: Path, attack) -> None:
+    of_engine = {
+        name: losses(tmp_path, name, attack={"name": attack, "share": 0.5}) for name in ("cohort", "reference")
+    }
+    assert of_engine["cohort"] == pytest.approx(of_engine["reference"], rel=1e-10)
+    assert of_engine["cohort"] != pytest.approx(losses(tmp_path, "cohort", "honest"), rel=1e-3)
+
+
+def test_own_poison_that_remembers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"CountsItsSamples.poison remembers something in self.seen"):
+        start_run(config(attack={"name": CountsItsSamples, "share": 0.5}), tmp_path)

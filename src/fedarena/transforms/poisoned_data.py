@@ -7,6 +7,7 @@ of their own: that of client c is ``~c``, which is below 0. Whoever keeps sample
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import numpy.typing as npt
 
 from fedarena.core.errors import BadInputError
 from fedarena.train.engine import ClientData, ClientSamples, IntArray, Part
+from fedarena.train.memories import refusing_memories
+from fedarena.train.own_code import has_own_code, seeded_if_own
 from fedarena.transforms.attacks import Attack, OwnSamples
 
 Array = npt.NDArray[Any]
@@ -53,8 +56,7 @@ class PoisonedData:
             return block
         owners = np.repeat(np.arange(len(people)), np.diff(block.offsets))
         rows = np.flatnonzero(corrupted[owners])
-        theirs = _own_samples(block, people, self._seed, rows)
-        return _changed(block, rows, dict(self._attack.poison(theirs)), f"{type(self._attack).__name__}.poison")
+        return _changed(block, people, rows, self._attack, "poison", self._seed)
 
 
 class TriggeredData:
@@ -71,22 +73,35 @@ class TriggeredData:
         """The samples of these clients, in this order."""
         block = self._data.samples(clients, part)
         rows = np.arange(int(block.offsets[-1]))
-        own = _own_samples(block, np.asarray(clients, dtype=np.int64), self._seed, rows)
-        return _changed(block, rows, dict(self._attack.trigger(own)), f"{type(self._attack).__name__}.trigger")
+        return _changed(block, np.asarray(clients, dtype=np.int64), rows, self._attack, "trigger", self._seed)
 
 
-def _own_samples(block: ClientSamples, people: IntArray, seed: int, rows: IntArray) -> OwnSamples:
+def _changed(
+    block: ClientSamples, people: IntArray, rows: IntArray, attack: Attack, method: str, seed: int
+) -> ChangedSamples:
+    """The block of samples of these people, with what `method` of an attack makes of some rows."""
     owners = np.repeat(np.arange(len(people)), np.diff(block.offsets))[rows]
-    columns = {name: values[rows] for name, values in block.columns.items()}
-    return OwnSamples(columns, people[owners], rows - block.offsets[owners], seed)
-
-
-def _changed(block: ClientSamples, rows: IntArray, new: dict[str, Array], who: str) -> ChangedSamples:
     columns = dict(block.columns)
-    for name, values in new.items():
-        if name not in columns or np.shape(values) != columns[name][rows].shape:
-            needed = "is no column of the samples" if name not in columns else "must have a row for every sample"
-            raise BadInputError(f"{who} gives {name!r}, which {needed}")
-        columns[name] = columns[name].copy()
-        columns[name][rows] = values
+    # Who is read together depends on the engine, so somebody's own attack is asked for one client at a time: then it
+    # may also draw numbers, which follow from the client.
+    starts = np.flatnonzero(np.diff(owners, prepend=-1)) if has_own_code(attack) else np.zeros(min(1, len(rows)), int)
+    with refusing_memories(attack, method, 'what is random may come from samples.uniform("purpose")'):
+        for start, end in pairwise([*starts.tolist(), len(rows)]):
+            chosen, whose = rows[start:end], owners[start:end]
+            given = {name: values[chosen] for name, values in block.columns.items()}
+            samples = OwnSamples(given, people[whose], chosen - block.offsets[whose], seed)
+            with seeded_if_own(attack, seed, f"own {method}", int(people[whose[0]])):
+                new = dict(getattr(attack, method)(samples))
+            _check_form(new, given, f"{type(attack).__name__}.{method}")
+            for name, values in new.items():
+                if columns[name] is block.columns[name]:
+                    columns[name] = columns[name].copy()
+                columns[name][chosen] = values
     return ChangedSamples(columns, block.offsets)
+
+
+def _check_form(new: dict[str, Array], given: dict[str, Array], who: str) -> None:
+    for name, values in new.items():
+        if name not in given or np.shape(values) != given[name].shape:
+            needed = "is no column of the samples" if name not in given else "must have a row for every sample"
+            raise BadInputError(f"{who} gives {name!r}, which {needed}")

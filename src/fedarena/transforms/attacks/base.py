@@ -129,7 +129,8 @@ class Attack:
     def poison(self, samples: OwnSamples) -> Columns:
         """The columns that are different in what corrupted clients train on: a row for every one of their samples.
 
-        It is a pure function of the samples; what is random comes from ``samples.uniform``.
+        It is a pure function of the samples; what is random comes from ``samples.uniform``. Somebody's own is asked for
+        one client at a time, and may draw numbers in any way.
         """
         return {}
 
