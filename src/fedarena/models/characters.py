@@ -33,11 +33,17 @@ class WindowModel(nn.Module):
             end = F.pad(self.embed(tokens[..., -self.context :]), (0, 0, max(self.context - tokens.shape[-1], 0), 0))
             scores: Tensor = self.output(torch.relu(self.window(end.flatten(-2))))
             return scores
+        faster = _FASTER_WINDOWS.get()
+        hidden = None if faster is None else faster(tokens, self)
+        logits: Tensor = self.output(torch.relu(self._hidden(tokens) if hidden is None else hidden))
+        return logits
+
+    def _hidden(self, tokens: Tensor) -> Tensor:
         embedded = F.pad(self.embed(tokens), (0, 0, self.context - 1, 0))
         length = tokens.shape[-1]
         windows = torch.cat([embedded[..., i : i + length, :] for i in range(self.context)], -1)
-        logits: Tensor = self.output(torch.relu(self.window(windows)))
-        return logits
+        hidden: Tensor = self.window(windows)
+        return hidden
 
 
 @MODELS.register("char_mlp")
@@ -72,7 +78,7 @@ class LSTMLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Hidden states ``[sequences, length, hidden]`` for ``[sequences, length, inputs]``, from a zero state."""
-        faster = _FASTER.get()
+        faster = _FASTER_LSTM.get()
         states = None if faster is None else faster(x, self)
         return self._one_after_the_other(x) if states is None else states
 
@@ -89,18 +95,22 @@ class LSTMLayer(nn.Module):
         return torch.stack(states, 1)
 
 
-FasterLSTM = Callable[[Tensor, LSTMLayer], Tensor | None]  # gives None where it does not know better
-_FASTER: ContextVar[FasterLSTM | None] = ContextVar("a faster way for LSTM layers", default=None)
+# They give None where they do not know better.
+FasterLSTM = Callable[[Tensor, LSTMLayer], Tensor | None]
+FasterWindows = Callable[[Tensor, WindowModel], Tensor | None]
+_FASTER_LSTM: ContextVar[FasterLSTM | None] = ContextVar("a faster way for LSTM layers", default=None)
+_FASTER_WINDOWS: ContextVar[FasterWindows | None] = ContextVar("a faster way for windows of tokens", default=None)
 
 
 @contextmanager
-def lstm_layers_by(faster: FasterLSTM) -> Iterator[None]:
-    """Within the block, an engine computes what LSTM layers put out."""
-    token = _FASTER.set(faster)
+def layers_by(faster_lstm: FasterLSTM, faster_windows: FasterWindows) -> Iterator[None]:
+    """Within the block, an engine computes what LSTM layers put out, and what hidden layers make of windows."""
+    lstm_token, windows_token = _FASTER_LSTM.set(faster_lstm), _FASTER_WINDOWS.set(faster_windows)
     try:
         yield
     finally:
-        _FASTER.reset(token)
+        _FASTER_LSTM.reset(lstm_token)
+        _FASTER_WINDOWS.reset(windows_token)
 
 
 @MODELS.register("lstm")

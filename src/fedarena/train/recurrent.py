@@ -1,4 +1,4 @@
-"""Recurrent layers as operations for many clients at once.
+"""Recurrent layers, and windows of characters, as operations for many clients at once.
 
 Torch's LSTM and GRU would be computed for one client after the other under `vmap`, or as many small operations of every
 step of the sequence. What is replaced here: any number of layers, in one or both directions. What is not: sequences
@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from fedarena.models.characters import LSTMLayer, lstm_layers_by
+from fedarena.models.characters import LSTMLayer, WindowModel, layers_by
 from fedarena.train.layers import LayerTracker
 from fedarena.train.library_lstm import library_lstm, suits_library
 from fedarena.train.recurrence import gru, kernels_on_gpu, lstm
+from fedarena.train.token_windows import suits_tables, window_sums
 
 # One layer in one direction: inputs, weights of inputs, weights, two biases, first hidden state (and first cell), to
 # hidden states (and last cell).
@@ -39,7 +40,7 @@ class RecurrentLayers(TorchFunctionMode):
         self._open = ExitStack()
 
     def __enter__(self) -> RecurrentLayers:
-        self._open.enter_context(lstm_layers_by(self._own_layer))
+        self._open.enter_context(layers_by(self._own_layer, self._own_windows))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -65,6 +66,15 @@ class RecurrentLayers(TorchFunctionMode):
         weights = (layer.input.weight, layer.recurrent.weight, layer.input.bias, torch.zeros_like(layer.input.bias))
         zeros = x.new_zeros(x.shape[0], layer.hidden, dtype=layer.input.bias.dtype)
         return self._lstm_layer(x.transpose(0, 1), *weights, zeros, zeros)[0].transpose(0, 1)
+
+    def _own_windows(self, tokens: Tensor, model: WindowModel) -> Tensor | None:
+        """The hidden layer of our own model of characters, by tables where that pays."""
+        embed, window = model.embed, model.window
+        if self._of_samples or not (_only_weights(window) and _only_weights(embed, nn.Embedding)):
+            return None
+        if not suits_tables(tokens, embed.weight):
+            return None
+        return window_sums(embed.weight, window.weight, window.bias, tokens)
 
     def _layers(
         self,
@@ -144,7 +154,7 @@ def _plain(x: Tensor) -> bool:
     return x.dim() == 3 and x.numel() > 0 and (not rounded or (x.is_cuda and kernels_on_gpu() is not None))
 
 
-def _only_weights(layer: nn.Module) -> bool:
+def _only_weights(layer: nn.Module, kind: type[nn.Module] = nn.Linear) -> bool:
     """Whether a layer is torch's own, and nobody changes what it gets or puts out."""
     hooks = (*layer._forward_hooks.values(), *layer._forward_pre_hooks.values())
-    return type(layer) is nn.Linear and all(hook.__module__ == LayerTracker.__module__ for hook in hooks)
+    return type(layer) is kind and all(hook.__module__ == LayerTracker.__module__ for hook in hooks)
