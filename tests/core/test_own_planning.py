@@ -12,13 +12,14 @@ from small_runs import config, content, losses
 
 from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
+from fedarena.privacy import Mechanism
 from fedarena.runs.run import Run, resume_run, start_run
 from fedarena.simulate import Protocol, Selector
 from fedarena.simulate.edges import Edges
 from fedarena.simulate.policies import BySpeed, RoundSettings
 from fedarena.simulate.protocols.base import close_round
 from fedarena.simulate.schedules import Schedule
-from fedarena.transforms import Attack
+from fedarena.transforms import Attack, ClipAndNoise
 
 PHONES = {"fleet": {"name": "uniform", "seconds_per_sample": [0.01, 0.4]}, "protocol": "synchronous"}
 
@@ -157,6 +158,14 @@ class CountsItsSamples(DrawsLabels):
         return np.full(len(samples), self.seen % 10)
 
 
+class NoiseDrawnAtFirst(Mechanism):
+    def prepare(self, facts):
+        self.noise = float(np.random.rand())
+
+    def transforms(self):
+        return (ClipAndNoise(norm=1.0, noise_multiplier=self.noise, clients=4),)
+
+
 def settings_of(parts):
     return {"algorithm": "fedavg", "rounds": 5, "local.batch_size": 64, "evaluation.every": 5, **parts}
 
@@ -175,6 +184,7 @@ def settings_of(parts):
         {"attack": {"name": ScaleDrawnAtFirst, "share": 0.5}},
         {"attack": {"name": DrawsLabels, "share": 0.5}},
         {"client_lr_schedule": FactorDrawnAtFirst},
+        {"privacy": NoiseDrawnAtFirst},
     ],
     ids=lambda parts: str(next(iter(parts.values()))),
 )
@@ -218,3 +228,12 @@ def test_own_poison_does_not_depend_on_who_is_read_together(tmp_path: Path, atta
 def test_own_poison_that_remembers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"CountsItsSamples.poison remembers something in self.seen"):
         start_run(config(attack={"name": CountsItsSamples, "share": 0.5}), tmp_path)
+
+
+def test_a_longer_run_has_the_factors_that_its_schedule_drew(tmp_path: Path) -> None:
+    settings = settings_of({"client_lr_schedule": FactorDrawnAtFirst})
+    start_run(config(**settings | {"rounds": 3}), tmp_path / "longer")
+    resume_run(tmp_path / "longer" / "small", rounds=5)
+    whole = start_run(config(**settings), tmp_path / "whole")
+    longer = resume_run(tmp_path / "longer" / "small")
+    assert longer.rounds["train_loss"].to_pylist() == whole.rounds["train_loss"].to_pylist()

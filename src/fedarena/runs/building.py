@@ -59,7 +59,7 @@ from fedarena.simulate import (
 )
 from fedarena.simulate.edges import EDGES, Edges
 from fedarena.simulate.policies import POLICIES, POLICY_GROUP, Policy
-from fedarena.simulate.schedules import SCHEDULES, Schedule, check_schedule
+from fedarena.simulate.schedules import SCHEDULES, Schedule, check_schedule, prepare_schedule
 from fedarena.simulate.secure_aggregation import SECURE_AGGREGATIONS, SecureAggregation
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import (
@@ -274,7 +274,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         samples=data.counts(training_clients, "train"),
         ends_by_clock=config.clock.hours is not None,
     )
-    mechanism.prepare(facts)
+    with seeded_if_own(mechanism, config.seed, "own mechanism"):
+        mechanism.prepare(facts)
     config = config.model_copy(update={"privacy": config.privacy | mechanism.choices()})
     is_private = mechanism.epsilon(0) is not None
     if is_private and aggregator.trusted_samples and given.devices is None:  # else they are the server's own
@@ -457,8 +458,7 @@ def _make_schedule(settings: dict[str, Any], horizon: int, seed: int) -> Schedul
     if settings["name"] == "constant":
         return None
     schedule = make_part(SCHEDULES, settings, Schedule, "a schedule", seed)
-    with seeded_if_own(schedule, seed, "own schedule"):
-        schedule.prepare(horizon)
+    prepare_schedule(schedule, horizon, seed)
     check_schedule(schedule)
     return schedule
 

@@ -12,6 +12,7 @@ from fedarena.core.words import counted
 from fedarena.runs.building import Experiment
 from fedarena.runs.config import RunConfig, resolve
 from fedarena.runs.identity import settings_fingerprint
+from fedarena.simulate.schedules import prepare_schedule
 from fedarena.storage.checkpoint import read_state
 from fedarena.storage.recorder import Recorder
 from fedarena.storage.run_data import is_finished
@@ -69,9 +70,9 @@ def _goes_by_length(experiment: Experiment, rounds: int) -> str | None:
             continue
         played = range(1, before.rounds + 1)
         then = [schedule.scale(round) for round in played]
-        schedule.prepare(rounds)
+        prepare_schedule(schedule, rounds, before.seed)
         now = [schedule.scale(round) for round in played]
-        schedule.prepare(before.rounds)
+        prepare_schedule(schedule, before.rounds, before.seed)
         if then != now:
             return f"{key} ({getattr(before, key)['name']})"
     kind = type(simulation.algorithm)

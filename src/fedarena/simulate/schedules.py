@@ -6,6 +6,7 @@ import math
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
+from fedarena.train.own_code import seeded_if_own
 
 
 class Schedule:
@@ -20,6 +21,12 @@ class Schedule:
     def scale(self, round: int) -> float:
         """The factor in this round, of which the first is 1."""
         raise NotImplementedError
+
+
+def prepare_schedule(schedule: Schedule, horizon: int, seed: int) -> None:
+    """Tells a schedule how long the run is; what somebody's own draws then follows from the run's seed."""
+    with seeded_if_own(schedule, seed, "own schedule"):
+        schedule.prepare(horizon)
 
 
 def check_schedule(schedule: Schedule) -> None:
