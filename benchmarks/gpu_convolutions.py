@@ -104,7 +104,11 @@ def kernels(x: Tensor, weight: Tensor, grad: Tensor) -> tuple[Callable[[], Any],
 
     def everything() -> Any:
         turned = weight.flip(2, 3).permute(0, 4, 2, 3, 1).contiguous()
-        return forwards(), convolve(grad, turned, back, exact), weight_gradient(x, grad, (size, size), padding, exact)
+        return (
+            forwards(),
+            convolve(grad, turned, back, exact),
+            weight_gradient(x, grad, (size, size), padding, exact).sum(1),
+        )
 
     return forwards, everything
 

@@ -9,7 +9,8 @@ Every measurement is a fresh process; both engines take turns, and the median of
 an epoch of SGD of an MLP 784-200-62 by all clients in every round. With k workers, engine=cohort has k threads. What
 `fedarena estimate` says is beside what is measured. Ratios are of measurements in this one command; on a machine that
 others use, they say little. In a virtual machine two processors may be halves of one core without anybody being told:
-with `--cores`, workers and threads stay on those that are named.
+with `--cores`, workers and threads stay on those that are named, and what as many processes keep of their speed that
+share nothing (`benchmarks/machine_speed.py`) is told beside what workers keep.
 
 The driver's memory is told twice. *Of its own* is what no other process could share (anonymous pages). Its *resident*
 memory has the code of libraries as well, which all processes of a machine have in memory once, and what it has looked
@@ -33,6 +34,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from machine_speed import efficiencies
 from memory import run_watched
 from protocol import available_cores, read_answer
 from tools import FLOWER, HERE, TOOLS, prepare_environment
@@ -274,6 +276,7 @@ def compare(arguments: argparse.Namespace, counts: list[int], common: dict[str, 
     rows: list[dict[str, Any]] = []
     lose = None if arguments.no_loss else "worker"
     expected = estimated(Path(common["store"]), arguments.clients, arguments.epochs, arguments.algorithm, counts)
+    of_machine = efficiencies(counts)
     for workers in counts:
         cohort_task = {**common, "engine": {"name": "cohort", "workers": workers}, "lose": None}
         ray_task = {**common, "engine": {"name": "ray", "workers": workers}, "lose": lose if workers > 1 else None}
@@ -283,12 +286,13 @@ def compare(arguments: argparse.Namespace, counts: list[int], common: dict[str, 
         rows.append(row)
         first = rows[0]["ray"]["seconds_per_round"] * counts[0]
         row["efficiency"] = first / (workers * ray["seconds_per_round"])
+        row["efficiency_of_machine"] = of_machine[workers]
         same = "same bits" if ray["model_after_warm_up"] == alone["model_after_warm_up"] else "OTHER BITS"
         print(
             f"{workers} workers: a round takes {alone['seconds_per_round']:.3f} s with engine=cohort, "
             f"{ray['seconds_per_round']:.3f} s with engine=ray "
             f"({ray['seconds_per_round'] / alone['seconds_per_round']:.2f}x), {expected[workers]:.3f} s estimated; "
-            f"efficiency {row['efficiency']:.2f}; start {ray['start_seconds']:.1f} s; "
+            f"efficiency {row['efficiency']:.2f}, of processes that share nothing {of_machine[workers]:.2f}; start {ray['start_seconds']:.1f} s; "
             f"driver {ray['own_bytes'] / 1e6:.0f} MB of its own, {ray['resident_peak_bytes'] / 1e6:.0f} MB resident; "
             f"{same}",
             flush=True,

@@ -30,9 +30,9 @@ from fedarena.train import (
     LocalTraining,
     ReferenceEngine,
     beside,
+    captured,
     joined_layers,
     kernel_layers,
-    program,
     train_jobs,
 )
 from fedarena.train.channels_last import ChannelsInnermost
@@ -80,8 +80,8 @@ def test_cohorts_of_many_sizes_train_as_on_the_cpu_and_compile_once(monkeypatch)
     engine = make_engine(CohortEngine, "cnn, dropout", FedAvg(), LOCALS["epochs"], device="cuda")
     engine.expect_varying_cohorts(4)
     compiled = []
-    compile_step = program.compiled
-    monkeypatch.setattr(program, "compiled", lambda *args: compiled.append(1) or compile_step(*args))
+    compile_step = captured.compiled
+    monkeypatch.setattr(captured, "compiled", lambda *args: compiled.append(1) or compile_step(*args))
     broadcast = {"params": reference.initial_params()}
     for clients in ([5], [1, 2, 3, 5, 6], [3, 4, 8], list(range(10)), [5, 7]):
         expected, found = train(reference, clients, broadcast, {}), train(engine, clients, engine.place(broadcast), {})

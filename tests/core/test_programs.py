@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fedarena.train import scripts
+from fedarena.train import captured, scripts, small_products
 from fedarena.train.graphs import (
     clean,
     compare_instead_of_scattering,
@@ -21,9 +21,11 @@ from fedarena.train.graphs import (
     reshape_instead_of_viewing,
     reuse_memory,
     separate_updates,
+    update_within,
 )
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given, StepPrograms, record
+from fedarena.train.small_products import sum_small_products
 
 
 def lanes(count: int) -> tuple[Changing, Given, Batch]:
@@ -202,12 +204,57 @@ def test_what_lies_between_two_changes_is_not_merged() -> None:
         lambda a, b: [a - torch.bmm(b.unsqueeze(0), a.unsqueeze(0)).squeeze(0), b + a],
     ],
 )
-def test_nothing_reads_what_is_already_changed(function) -> None:
+@pytest.mark.parametrize("within", [False, True])
+def test_nothing_reads_what_is_already_changed(function, within: bool) -> None:
     a, b = torch.randn(3, 3, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
     expected = [t.clone() for t in function(a, b)]
     pure, updates = separate_updates(trace(function, a, b), replaced=2)
+    if within:
+        updates = update_within(pure, updates)
+        assert {update.kind for update in updates} <= {"subtract_product"}
     in_place(pure, updates)(a, b)
     torch.testing.assert_close([a, b], expected)
+
+
+def products(small: Tensor, large: Tensor, x: Tensor) -> list[Tensor]:
+    return [small - 0.5 * torch.bmm(x.mT, x), large - 0.5 * torch.bmm(large.relu(), large.tanh())]
+
+
+def test_small_products_are_sums_and_large_ones_stay(monkeypatch) -> None:
+    monkeypatch.setattr(small_products, "_MOST_PRODUCTS", 500)
+    small, large, x = torch.randn(2, 4, 4), torch.randn(2, 8, 8), torch.randn(2, 3, 4)
+    expected = products(small, large, x)
+    traced = trace(products, small, large, x)
+    sum_small_products(traced.graph)
+    traced.recompile()
+    assert operations(traced).count("aten.bmm.default") == 1
+    torch.testing.assert_close(traced(small, large, x), expected)
+
+
+def test_small_products_that_are_rounded_stay() -> None:
+    traced = trace(torch.bmm, *(torch.randn(2, 3, 3, dtype=torch.bfloat16) for _ in range(2)))
+    sum_small_products(traced.graph)
+    assert operations(traced) == ["aten.bmm.default"]
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_step_for_a_gpu_changes_its_tensors_when_it_is_called_and_not_before(compile: bool, monkeypatch) -> None:
+    taken = []
+
+    def compiled(pure: GraphModule, tensors: list[Tensor]) -> GraphModule:
+        pure(*tensors)
+        taken.append(operations(pure).count("aten.bmm.default"))
+        return pure
+
+    monkeypatch.setattr(captured, "compiled", compiled)
+    monkeypatch.setattr(small_products, "_MOST_PRODUCTS", 500)
+    tensors = [torch.randn(2, 4, 4), torch.randn(2, 8, 8), torch.randn(2, 3, 4)]
+    before, expected = [t.clone() for t in tensors], products(*tensors)
+    made = captured.step_for_gpu(trace(products, *tensors), tensors, 2, compile)
+    torch.testing.assert_close(tensors, before, rtol=0, atol=0)
+    made(*tensors)
+    torch.testing.assert_close(tensors, [*expected, before[2]])
+    assert taken == ([0] if compile else [])  # a library subtracts the large product
 
 
 @pytest.mark.sampled(5)

@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from fedarena.train.graphs import reshape_instead_of_viewing
+from fedarena.train.graphs import (
+    compare_instead_of_scattering,
+    in_place,
+    reshape_instead_of_viewing,
+    separate_updates,
+    update_within,
+)
+from fedarena.train.small_products import sum_small_products
 from fedarena.train.streams import LaneStream
 
 _MOST_COMPILED = 5000  # operations, since the compiler's time grows with them
@@ -148,10 +155,25 @@ def _room(example: Tensor, times: int) -> tuple[Tensor, list[Tensor]]:
     return rows, [row.view(example.shape) for row in rows]
 
 
+def step_for_gpu(recorded: GraphModule, tensors: list[Tensor], replaced: int, compile: bool) -> Callable[..., None]:
+    """A recorded step as a function of tensors like these, of which it replaces the first; compiled if that is wanted.
+
+    It takes far fewer kernels then, each of which would have to wait for the one before.
+    """
+    graph = recorded.graph
+    compare_instead_of_scattering(graph, tensors[0].device)
+    compile = compile and len(graph.nodes) <= _MOST_COMPILED
+    if compile:
+        sum_small_products(graph)
+    pure, updates = separate_updates(recorded, replaced)
+    if not compile:
+        return in_place(pure, updates)
+    outside = update_within(pure, updates)
+    return in_place(compiled(pure, [t.clone() for t in tensors]), outside)  # to compile it, a step is taken
+
+
 def compiled(pure: GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
     """A recorded computation that is made for tensors like these; as it is where there is no compiler for it."""
-    if len(pure.graph.nodes) > _MOST_COMPILED:
-        return pure
     reshape_instead_of_viewing(pure.graph)
     pure.recompile()
     mark = _mark(pure, tensors)

@@ -17,9 +17,12 @@ from fedarena.train.usable_kernels import usable_kernels
 
 Pair = tuple[int, int]
 
-# Parts of a product that keep a GPU busy, and how many times each goes on at least: fewer would not be worth adding up.
-_BUSY, _FEWEST_TURNS = 512, 4
+# Parts of a product that keep a GPU busy, and how many times each goes on at least: fewer would not be worth adding up,
+# unless there are only a few lanes, whose clients the others wait for.
+_BUSY, _FEWEST_TURNS, _FEW_LANES = 512, 4, 4
+_MOST_PARTS = 128
 _ADDED_AT_ONCE = 4096  # numbers
+_EVERY_PROCESSOR = 80  # parts of a product from which on smaller ones are not faster
 
 
 def available() -> bool:
@@ -35,16 +38,22 @@ def try_out() -> None:
     bias_gradient(grad)
 
 
-def tiles(channels: int, outputs: int, rows: int) -> dict[str, int]:
-    """How the product of a lane is divided among processors: by sizes alone."""
+def tiles(channels: int, outputs: int, rows: int, lanes: int) -> dict[str, int]:
+    """How the product of a lane is divided among processors, by sizes alone: into smaller parts where lanes are few."""
     columns = min(128, max(16, 1 << (outputs - 1).bit_length()))
-    return {
+    t = {
         "ROWS": 128 if rows > 64 else 64,
         "COLUMNS": columns,
         "DEPTH": 32,
         "num_warps": 8 if columns == 128 else 4,
         "num_stages": 3,
     }
+    deeper = 64 if channels % 64 == 0 else 32
+    for fewer_rows, fewer_columns in ((64, columns), (64, min(32, columns)), (16, min(32, columns))):
+        if lanes * _divide_up(rows, t["ROWS"]) * _divide_up(outputs, t["COLUMNS"]) >= _EVERY_PROCESSOR:
+            break
+        t = {"ROWS": fewer_rows, "COLUMNS": fewer_columns, "DEPTH": deeper, "num_warps": 4, "num_stages": 4}
+    return t
 
 
 def gradient_tiles(channels: int, outputs: int, kernel: Pair, rows: int, lanes: int) -> dict[str, int]:
@@ -52,19 +61,24 @@ def gradient_tiles(channels: int, outputs: int, kernel: Pair, rows: int, lanes: 
 
     Two warps, because four would multiply by instructions that want these operands turned around in memory.
     """
-    patch = channels * kernel[0] * kernel[1]
+    patch, few = channels * kernel[0] * kernel[1], lanes <= _FEW_LANES
     t = {
-        "ROWS": 64 if patch <= 32 else 32,
+        "ROWS": 64 if patch <= 32 and not few else 32,
         "COLUMNS": min(64, max(16, 1 << (outputs - 1).bit_length())),
-        "DEPTH": 32 if patch <= 32 else 64,
-        "num_warps": 2,
-        "num_stages": 4,
+        "DEPTH": 32 if patch <= 32 or few else 64,
+        "num_warps": 4 if patch <= 32 and few else 2,
+        "num_stages": 3 if few else 4,
     }
     parts = max(1, min(8, rows // (512 if patch <= 32 else 2048)))
     of_lanes = lanes * _divide_up(patch, t["DEPTH"]) * _divide_up(outputs, t["COLUMNS"])
-    while parts * of_lanes * 2 <= _BUSY and parts * 2 * _FEWEST_TURNS * t["ROWS"] <= rows:
+    most = min(_MOST_PARTS, rows // (t["ROWS"] * _fewest_turns(lanes)))
+    while parts * of_lanes * 2 <= _BUSY and parts * 2 <= most:
         parts *= 2
     return {"PARTS": parts, **t}
+
+
+def _fewest_turns(lanes: int) -> int:
+    return 1 if lanes <= _FEW_LANES else _FEWEST_TURNS
 
 
 def convolve(x: Tensor, weight: Tensor, padding: Pair, exact: bool, own: dict[str, int] | None = None) -> Tensor:
@@ -74,7 +88,7 @@ def convolve(x: Tensor, weight: Tensor, padding: Pair, exact: bool, own: dict[st
     out = _output(x, weight, *padding)
     out_height, out_width = out.shape[2:4]
     rows = samples * out_height * out_width
-    t = own or tiles(channels, outputs, rows)
+    t = own or tiles(channels, outputs, rows, lanes)
     grid = (_divide_up(rows, t["ROWS"]), _divide_up(outputs, t["COLUMNS"]), lanes)
     from fedarena.train.triton_convolution import convolve_kernel  # which takes a while, for GPUs only
 
@@ -89,7 +103,11 @@ def convolve(x: Tensor, weight: Tensor, padding: Pair, exact: bool, own: dict[st
 def weight_gradient(
     x: Tensor, grad: Tensor, kernel: Pair, padding: Pair, exact: bool, own: dict[str, int] | None = None
 ) -> Tensor:
-    """The gradients of every lane's weights, from the pictures that came in and the gradients of what went out."""
+    """The gradients of every lane's weights, from the pictures that came in and the gradients of what went out.
+
+    They are to be added up over the first dimension after the lanes', of parts, by a compiler together with what
+    follows.
+    """
     lanes, samples, height, width, channels = x.shape
     out_height, out_width, outputs = grad.shape[2:]
     t = own or gradient_tiles(channels, outputs, kernel, samples * out_height * out_width, lanes)
@@ -103,13 +121,13 @@ def weight_gradient(
         CHANNELS=channels, OUTPUTS=outputs, KERNEL_H=kernel[0], KERNEL_W=kernel[1], PAD_H=padding[0], PAD_W=padding[1],
         PRECISION="ieee" if exact else "tf32", ONE_TAP=channels % t["DEPTH"] == 0, **t,
     )  # fmt: skip
-    return (out.squeeze(1) if t["PARTS"] == 1 else out.sum(1)).to(x.dtype)
+    return out
 
 
 def bias_gradient(grad: Tensor) -> Tensor:
-    """The gradients of every lane's biases: sums over the pixels of what went out.
+    """The gradients of every lane's biases: sums over the pixels of what went out, in parts like those of weights.
 
-    A compiler adds up while it computes the gradients, by one processor for a lane and a few channels.
+    A compiler would add up all while it computes the gradients, by one processor for a lane and a few channels.
     """
     lanes, outputs = len(grad), grad.shape[-1]
     rows = grad[0, ..., 0].numel()
@@ -120,7 +138,7 @@ def bias_gradient(grad: Tensor) -> Tensor:
     sum_of_pixels_kernel[(_divide_up(outputs, t["COLUMNS"]), lanes * t["PARTS"])](
         grad.contiguous(), out, rows, OUTPUTS=outputs, **t
     )
-    return out.sum(1).to(grad.dtype)
+    return out
 
 
 def bias_tiles(outputs: int, rows: int, lanes: int) -> dict[str, int]:
@@ -128,7 +146,7 @@ def bias_tiles(outputs: int, rows: int, lanes: int) -> dict[str, int]:
     columns = min(64, max(16, 1 << (outputs - 1).bit_length()))
     at_once = _ADDED_AT_ONCE // columns
     turns, of_lanes = _divide_up(rows, at_once), lanes * _divide_up(outputs, columns)
-    parts = max(1, min(_divide_up(turns, _FEWEST_TURNS), 2 * _BUSY // of_lanes))
+    parts = max(1, min(_divide_up(turns, _fewest_turns(lanes)), 2 * _BUSY // of_lanes, _MOST_PARTS))
     return {"PARTS": parts, "ROWS": at_once, "COLUMNS": columns, "num_warps": 4}
 
 
@@ -150,24 +168,25 @@ def _run_gradient(x: Tensor, grad: Tensor, kernel_h: int, kernel_w: int, pad_h: 
     return weight_gradient(x, grad, (kernel_h, kernel_w), (pad_h, pad_w), exact)
 
 
+def _gradient_form(x: Tensor, grad: Tensor, kernel_h: int, kernel_w: int, *_: Any) -> Tensor:
+    channels, outputs, rows = x.shape[-1], grad.shape[-1], grad[0, ..., 0].numel()
+    parts = gradient_tiles(channels, outputs, (kernel_h, kernel_w), rows, len(x))["PARTS"]
+    return x.new_empty(len(x), parts, outputs, kernel_h, kernel_w, channels, dtype=torch.float32)
+
+
+def _bias_form(grad: Tensor) -> Tensor:
+    parts = bias_tiles(grad.shape[-1], grad[0, ..., 0].numel(), len(grad))["PARTS"]
+    return grad.new_empty(len(grad), parts, grad.shape[-1], dtype=torch.float32)
+
+
 _CONVOLVE = Operation(
     "convolve_lanes",
     _run_convolve,
     lambda x, weight, pad_h, pad_w, exact: _output(x, weight, pad_h, pad_w),
     for_gpus=True,
 )
-_WEIGHT_GRADIENT = Operation(
-    "convolution_weights_of_lanes",
-    _run_gradient,
-    lambda x, grad, kernel_h, kernel_w, *_: x.new_empty(len(x), grad.shape[-1], kernel_h, kernel_w, x.shape[-1]),
-    for_gpus=True,
-)
-_BIAS_GRADIENT = Operation(
-    "convolution_biases_of_lanes",
-    bias_gradient,
-    lambda grad: grad.new_empty(len(grad), grad.shape[-1]),
-    for_gpus=True,
-)
+_WEIGHT_GRADIENT = Operation("convolution_weights_of_lanes", _run_gradient, _gradient_form, for_gpus=True)
+_BIAS_GRADIENT = Operation("convolution_biases_of_lanes", bias_gradient, _bias_form, for_gpus=True)
 
 
 class _InputGradient(OfLanes):
@@ -192,8 +211,8 @@ class _WeightGradient(OfLanes):
     @staticmethod
     def forward(x: Tensor, grad: Tensor, kernel: Pair, padding: Pair, exact: bool) -> Tensor:
         """Gradients of weights."""
-        found: Tensor = _WEIGHT_GRADIENT(x, grad, *kernel, *padding, exact)
-        return found
+        parts: Tensor = _WEIGHT_GRADIENT(x.contiguous(), grad, *kernel, *padding, exact)
+        return parts.sum(1).to(x.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -206,7 +225,7 @@ class LaneConvolution(OfLanes):
     @staticmethod
     def forward(x: Tensor, weight: Tensor, padding: Pair, exact: bool) -> Tensor:
         """What comes out, ``[lanes, samples, height, width, outputs]``."""
-        found: Tensor = _CONVOLVE(x, weight, *padding, exact)
+        found: Tensor = _CONVOLVE(x.contiguous(), weight.contiguous(), *padding, exact)
         return found
 
     @staticmethod
@@ -233,8 +252,8 @@ class _BiasGradient(OfLanes):
     @staticmethod
     def forward(grad: Tensor) -> Tensor:
         """Gradients of biases."""
-        found: Tensor = _BIAS_GRADIENT(grad)
-        return found
+        parts: Tensor = _BIAS_GRADIENT(grad)
+        return parts.sum(1).to(grad.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

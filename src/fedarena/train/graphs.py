@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import getitem
 from typing import Any, Literal
 
@@ -217,6 +217,29 @@ def separate_updates(traced: GraphModule, replaced: int) -> tuple[GraphModule, l
     graph.eliminate_dead_code()
     traced.recompile()
     return traced, updates
+
+
+def update_within(pure: GraphModule, updates: list[Update]) -> list[Update]:
+    """Makes updates part of the computation, so that a compiler can join them with what they need; gives the others.
+
+    Products stay apart: a library subtracts them without writing them down.
+    """
+    graph = pure.graph
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    output = next(node for node in graph.nodes if node.op == "output")
+    computed: list[Node] = list(output.args[0])
+    outside = [update for update in updates if update.kind == "subtract_product"]
+    with graph.inserting_before(output):
+        for update in updates:
+            new = [inputs[update.tensor], *(computed[value] for value in update.values)]
+            if update.kind == "subtract":
+                graph.call_function(aten.sub_.Tensor, tuple(new), {"alpha": update.factor})
+            elif update.kind == "copy":
+                graph.call_function(aten.copy_.default, tuple(new))
+    needed = list(dict.fromkeys(value for update in outside for value in update.values))
+    output.args = ([computed[value] for value in needed],)
+    pure.recompile()
+    return [replace(update, values=tuple(needed.index(value) for value in update.values)) for update in outside]
 
 
 def _views_of(tensors: set[Node], graph: Graph) -> set[Node]:

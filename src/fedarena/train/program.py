@@ -21,8 +21,8 @@ from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
-from fedarena.train.captured import Packing, capture, capture_packed, captured_graph, compiled
-from fedarena.train.graphs import Update, clean, compare_instead_of_scattering, in_place, separate_updates
+from fedarena.train.captured import Packing, capture, capture_packed, captured_graph, step_for_gpu
+from fedarena.train.graphs import clean, separate_updates
 from fedarena.train.recording import record_plainly
 from fedarena.train.scripts import Script
 from fedarena.train.streams import LaneStream
@@ -271,14 +271,8 @@ class StepPrograms:
 
         return flat_step, _leaves(parts)
 
-    def _trace(self, changing: Changing, given: Given, batch: Batch) -> tuple[GraphModule, list[Update]]:
-        recorded = record(*self._flat(changing, given, batch))
-        if changing.numbers.is_cuda:
-            compare_instead_of_scattering(recorded.graph, changing.numbers.device)
-        return separate_updates(recorded, len(changing.tensors()))
-
     def _script(self, changing: Changing, given: Given, example: Batch) -> Script:
-        pure, updates = self._trace(changing, given, example)
+        pure, updates = separate_updates(record(*self._flat(changing, given, example)), len(changing.tensors()))
         return Script(pure, updates, [*changing.tensors(), *given.tensors(), *example.tensors()])
 
     def _plain_step(self, changing: Changing, given: Given, example: Batch) -> Callable[..., None]:
@@ -296,9 +290,9 @@ class StepPrograms:
     def _step_in_place(self, changing: Changing, given: Given, example: Batch, compile: bool) -> Callable[..., None]:
         form = (_form(changing, given, example), compile)
         if form not in self._made:
-            pure, updates = self._trace(changing, given, example)
-            tensors = [*changing.tensors(), *given.tensors(), *(t.clone() for t in example.tensors())]
-            self._made[form] = in_place(compiled(pure, tensors) if compile else pure, updates)
+            recorded = record(*self._flat(changing, given, example))
+            tensors = [*changing.tensors(), *given.tensors(), *example.tensors()]
+            self._made[form] = step_for_gpu(recorded, tensors, len(changing.tensors()), compile)
         return self._made[form]
 
 

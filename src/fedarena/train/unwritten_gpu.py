@@ -17,9 +17,8 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
-from fedarena.train.captured import capture, compiled
+from fedarena.train.captured import capture, step_for_gpu
 from fedarena.train.engine import JobResults
-from fedarena.train.graphs import compare_instead_of_scattering, in_place, separate_updates
 from fedarena.train.lane_pool import LaneEngine, LanePool
 from fedarena.train.lanes import clients_at
 from fedarena.train.optimizers import optimizer_init
@@ -148,9 +147,7 @@ class CapturedLanes:
             return [*after.tensors(), *(t for layer in layers for t in found[layer.name][:2])]
 
         recorded = record(flat_step, tensors)
-        compare_instead_of_scattering(recorded.graph, factors.device)
-        pure, updates = separate_updates(recorded, len(changed))
-        step = in_place(compiled(pure, tensors) if compile else pure, updates)
+        step = step_for_gpu(recorded, tensors, len(changed), compile)
         lasting = pytree.tree_leaves(read)
 
         def keep(number: int) -> None:
