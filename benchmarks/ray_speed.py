@@ -292,7 +292,8 @@ def compare(arguments: argparse.Namespace, counts: list[int], common: dict[str, 
             f"{workers} workers: a round takes {alone['seconds_per_round']:.3f} s with engine=cohort, "
             f"{ray['seconds_per_round']:.3f} s with engine=ray "
             f"({ray['seconds_per_round'] / alone['seconds_per_round']:.2f}x), {expected[workers]:.3f} s estimated; "
-            f"efficiency {row['efficiency']:.2f}, of processes that share nothing {of_machine[workers]:.2f}; start {ray['start_seconds']:.1f} s; "
+            f"efficiency {row['efficiency']:.2f}, of processes that share nothing {of_machine[workers]:.2f}; "
+            f"start {ray['start_seconds']:.1f} s; "
             f"driver {ray['own_bytes'] / 1e6:.0f} MB of its own, {ray['resident_peak_bytes'] / 1e6:.0f} MB resident; "
             f"{same}",
             flush=True,
