@@ -24,3 +24,9 @@ def check_fraction(**values: float) -> None:
     for name, value in values.items():
         if not 0 <= value < 1:
             raise BadInputError(f"algorithm.{name} must be at least 0 and below 1, not {value}")
+
+
+def check_sgd(name: str, optimizer: str) -> None:
+    """Raises unless an algorithm that counts on it has a local optimizer whose steps are sums of gradients."""
+    if optimizer != "sgd":
+        raise BadInputError(f"{name} is defined for local.optimizer=sgd, not for {optimizer}")
