@@ -22,6 +22,7 @@ from fedarena.analysis.paired import (
     holm,
     over_clients,
     over_seeds,
+    without_rounding,
 )
 from fedarena.analysis.ranks import Ranking, rank_methods
 
@@ -196,7 +197,7 @@ def _ranking(
         return None
     differing = {frozenset((pair.first, pair.second)) for pair in pairs if pair.differs_over_clients}
     labels = [method.label for method in methods]
-    return rank_methods(labels, scores, higher_is_better, lambda a, b: frozenset((a, b)) in differing)
+    return rank_methods(labels, without_rounding(scores), higher_is_better, lambda a, b: frozenset((a, b)) in differing)
 
 
 def _mean_of_known(values: FloatArray) -> FloatArray:

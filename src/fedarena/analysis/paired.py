@@ -78,8 +78,7 @@ def over_seeds(differences: FloatArray) -> SeedDifference:
 
 def over_clients(differences: FloatArray) -> ClientDifference:
     """What the differences at single clients say."""
-    if largest := float(np.abs(differences).max()):
-        differences = np.round(differences / largest, _DIGITS) * largest
+    differences = without_rounding(differences)
     higher, lower = int((differences > 0).sum()), int((differences < 0).sum())
     return ClientDifference(
         clients=len(differences),
@@ -91,6 +90,12 @@ def over_clients(differences: FloatArray) -> ClientDifference:
         wilcoxon_p_value=wilcoxon_p_value(differences),
         sign_p_value=float(stats.binomtest(higher, higher + lower).pvalue) if higher + lower else 1.0,
     )
+
+
+def without_rounding(values: FloatArray) -> FloatArray:
+    """Values of which those are equal that differ by the order of additions alone."""
+    largest = float(np.abs(values).max())
+    return np.round(values / largest, _DIGITS) * largest if largest else values
 
 
 def mean_interval(values: FloatArray, confidence: float = CONFIDENCE, seed: int = 0) -> tuple[float, float] | None:
