@@ -292,6 +292,14 @@ def test_equal_means_over_seeds_share_their_ranks_in_whichever_order_they_add_up
     assert ranking.friedman_p_value == 1.0
 
 
+def test_a_client_with_an_enormous_score_makes_no_others_equal():
+    methods = [
+        MethodScores(label, {0: 0.2}, {0: {"diverged": 1e14, **{f"c{i}": value for i in range(7)}}})
+        for label, value in (("a", 0.1), ("b", 0.2), ("c", 0.3))
+    ]
+    assert compare_methods(methods, False).ranking.mean_ranks == (9 / 8, 2.0, 23 / 8)
+
+
 def test_very_many_methods_are_compared_with_the_best_and_very_many_clients_in_part():
     many = [method(f"m{i}", [float(i), float(i)]) for i in range(MOST_METHODS + 1)]
     found = compare_methods(many, True)

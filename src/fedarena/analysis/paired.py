@@ -93,9 +93,11 @@ def over_clients(differences: FloatArray) -> ClientDifference:
 
 
 def without_rounding(values: FloatArray) -> FloatArray:
-    """Values of which those are equal that differ by the order of additions alone."""
-    largest = float(np.abs(values).max())
-    return np.round(values / largest, _DIGITS) * largest if largest else values
+    """Values of which those are equal that differ by the order of additions alone, in each row by itself."""
+    largest = np.abs(values).max(axis=-1, keepdims=True)
+    unit = np.where(largest > 0, largest, 1.0)
+    rounded: FloatArray = np.round(values / unit, _DIGITS) * unit
+    return rounded
 
 
 def mean_interval(values: FloatArray, confidence: float = CONFIDENCE, seed: int = 0) -> tuple[float, float] | None:
