@@ -61,7 +61,7 @@ class Result(RunData):
             raise BadInputError(
                 f"Nothing called {name!r} is known about the clients of {self.name}; {nearest(name, known)}"
             )
-        metrics = metrics_of_run(self.config, self.summary)
+        metrics = metrics_of_run(self)
         found = strata(self.clients, self.attributes.select(["client", name]), round, metrics)
         if not found:
             raise BadInputError(

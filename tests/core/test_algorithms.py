@@ -45,6 +45,11 @@ def adaptive(rule):
     return oracle
 
 
+def times_counted(steps: int, rho: float) -> float:
+    """How much the first, second, … gradient of a client counts in its change, added up."""
+    return sum(sum(rho**k for k in range(steps - s)) for s in range(steps))
+
+
 def scaffold(w, rounds, local):
     c, controls = np.zeros_like(w), {i: np.zeros_like(w) for i in range(len(SIZES))}
     for round, cohort in rounds:
@@ -52,7 +57,7 @@ def scaffold(w, rounds, local):
         for i in cohort:
             correction = c - controls[i]
             end, steps = local_sgd(w, i, round, lambda g, _, correction=correction: g + correction, local)
-            new_control = controls[i] - c + (w - end) / (steps * local.lr)
+            new_control = controls[i] - c + (w - end) / (times_counted(steps, local.momentum) * local.lr)
             moves.append(end - w)
             control_moves.append(new_control - controls[i])
             controls[i] = new_control
@@ -80,9 +85,7 @@ def fednova(w, rounds, local):
     for round, cohort in rounds:
         p = by_samples(cohort)
         ends = [local_sgd(w, i, round, plain, local) for i in cohort]
-        rho = local.momentum
-        # how much the first, second, … gradient of a client counts in its change, added up
-        effective = [sum(sum(rho**k for k in range(steps - s)) for s in range(steps)) for _, steps in ends]
+        effective = [times_counted(steps, local.momentum) for _, steps in ends]
         direction = sum(share * (end - w) / a for share, (end, _), a in zip(p, ends, effective, strict=True))
         w = w + (p @ np.array(effective)) * direction
     return w
@@ -121,6 +124,7 @@ CASES = {
         LOCAL,
     ),
     "scaffold": (algorithms.Scaffold(server_lr=0.9), scaffold, LOCAL),
+    "scaffold with momentum": (algorithms.Scaffold(server_lr=0.9), scaffold, MOMENTUM),
     "feddyn": (algorithms.FedDyn(alpha=0.3), feddyn, LOCAL),
     "fednova": (algorithms.FedNova(), fednova, LOCAL),
     "fednova with momentum": (algorithms.FedNova(), fednova, MOMENTUM),
@@ -151,6 +155,23 @@ def test_with_q_zero_everybody_counts_the_same() -> None:
     assert update["normalizer"]["sum"] == 2.0
 
 
-def test_fednova_refuses_adam() -> None:
+def test_the_mean_of_equal_gradients_is_this_gradient_also_with_momentum() -> None:
+    algorithm = algorithms.Scaffold()
+    algorithm.prepare(10, LocalTraining(lr=0.5, momentum=0.9))
+    from fedarena.train import Work
+    from fedarena.train.jobs import newcomer
+
+    gradient, w, velocity = torch.tensor([1.0, -3.0]), torch.zeros(2), torch.zeros(2)
+    for _ in range(7):
+        velocity = 0.9 * velocity + gradient
+        w = w - 0.5 * velocity
+    start = {"w": torch.zeros(2)}
+    client = newcomer({"params": start, "control": start}, {"control": start})
+    _, kept = algorithm.client_update({"w": w}, client, Work(samples=3, steps=7, processed_samples=21))
+    torch.testing.assert_close(kept["control"]["w"], gradient)
+
+
+@pytest.mark.parametrize("algorithm", [algorithms.FedNova, algorithms.Scaffold])
+def test_adam_is_refused_where_steps_tell_gradients(algorithm: type[Algorithm]) -> None:
     with pytest.raises(BadInputError, match=r"local\.optimizer=sgd, not for adam"):
-        algorithms.FedNova().prepare(3, LocalTraining(optimizer="adam"))
+        algorithm().prepare(3, LocalTraining(optimizer="adam"))

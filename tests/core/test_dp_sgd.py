@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -22,7 +24,7 @@ from logistic_clients import (
 )
 from torch import nn
 
-from fedarena.algorithms import Ditto, FedAvg, FedKD, FedProx, Scaffold
+from fedarena.algorithms import Ditto, FedAvg, FedKD, FedProx, MinibatchSGD, Scaffold
 from fedarena.models import MODELS, DataSpec, build_model, make_task
 from fedarena.privacy.dp_sgd import PrivateTraining
 from fedarena.privacy.extended import extended
@@ -84,6 +86,27 @@ def test_both_engines_agree_whatever_the_algorithm(make_federation, algorithm) -
     for group, tensors in states[0].items():
         for name, t in tensors.items():
             torch.testing.assert_close(t, states[1][group][name], rtol=0, atol=1e-9)
+
+
+@ENGINES
+def test_minibatch_sgd_divides_the_noisy_sum_of_all_batches_once(make_federation, engine_kind) -> None:
+    algorithm = extended(MinibatchSGD(fraction=0.7), PrivateTraining, clip_norm=CLIP, noise_multiplier=NOISE)
+    federation = make_federation(make_clients(), CLASSES)
+    first, *_, last = simulate(logistic_simulation(federation, algorithm, LOCAL, engine_kind, rounds=2))
+    w = flat(first.snapshot.state["params"])
+    for round, cohort in cohorts()[:2]:
+        total, used = np.zeros_like(w), 0
+        for client in cohort:
+            x, y = list(make_clients().values())[client]
+            batches = -(-math.ceil(0.7 * len(x)) // LOCAL.batch_size)
+            for step, rows in enumerate(batch_indices(len(x), LOCAL, SEED, round, client)[:batches], start=1):
+                for row in rows:
+                    gradient = losses_and_gradient(w, x[[row]], y[[row]])[1]
+                    total += gradient * min(1.0, CLIP / np.linalg.norm(gradient))
+                total += NOISE * CLIP * noise_of(client, round, step)
+                used += len(rows)
+        w = w - LOCAL.lr * total / used
+    np.testing.assert_allclose(flat(last.snapshot.state["params"]), w, atol=1e-10)
 
 
 class Smoothed(FedAvg):

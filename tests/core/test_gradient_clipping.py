@@ -10,7 +10,7 @@ import torch
 from small_runs import config, losses
 from test_cohort import LOCALS, SIZES, assert_same, lanes_are_used_again, make_engine, train  # noqa: F401
 
-from fedarena.algorithms import FedAvg, LocalOnly
+from fedarena.algorithms import FedAvg, LocalHead, LocalOnly, TimelyFL
 from fedarena.core.errors import BadInputError
 from fedarena.hpo.lanes import train_trials
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
@@ -94,3 +94,11 @@ def test_models_that_train_side_by_side_are_clipped_each_by_itself(tmp_path: Pat
 def test_steps_of_several_learning_rates_are_not_clipped() -> None:
     with pytest.raises(BadInputError, match=r"steps of several learning rates, of which local\.clip_norm"):
         LocalOnly().prepare(10, LocalTraining(clip_norm=CLIP))
+
+
+@pytest.mark.parametrize("algorithm", [TimelyFL(), LocalHead(head_steps=2)])
+def test_layers_that_rest_in_some_steps_cannot_have_both_decay_and_clipping(algorithm) -> None:
+    for local in (LocalTraining(clip_norm=CLIP), LocalTraining(weight_decay=0.1)):
+        algorithm.prepare(3, local)
+    with pytest.raises(BadInputError, match=r"both local\.weight_decay and local\.clip_norm"):
+        algorithm.prepare(3, LocalTraining(clip_norm=CLIP, weight_decay=0.1))

@@ -14,6 +14,9 @@ from small_candidates import Population, assert_frequencies, make_feedback
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import resolve_part
+from fedarena.runs.building import prepare
+from fedarena.runs.config import resolve
+from fedarena.runs.observer import Observer
 from fedarena.simulate.selectors import SELECTORS, Feedback, InTurn, LeavingSoon, PowerOfChoice, Selector
 
 # The one that invites a part of the clients only has tests of its own.
@@ -222,3 +225,20 @@ def test_leaving_soon_chooses_among_as_many_as_it_drew() -> None:
     for round in range(4000):
         counts[selector.select(1, population.at(round), round)] += 1
     assert_frequencies(counts, [3 / 6, 2 / 6, 1 / 6, 0])
+
+
+@pytest.mark.parametrize(
+    ("selector", "others", "is_said"),
+    [
+        ("by_size", {}, True),
+        ("power_of_choice", {"aggregator": "geometric_median"}, True),
+        ("uniform", {}, False),
+        ("by_size", {"algorithm": "scaffold"}, False),
+        ("by_size", {"aggregator": "median"}, False),
+    ],
+)
+def test_it_is_said_where_samples_count_twice(selector: str, others: dict[str, Any], is_said: bool) -> None:
+    federation = {"name": "digits", "partition": {"name": "lognormal", "clients": 12}}
+    config = resolve({"federation": federation, "cohort": 5, "selector": selector, **others})
+    told = "weighted by that once more" in " ".join(prepare(config, Observer()).warnings)
+    assert told == is_said

@@ -281,6 +281,32 @@ def test_three_methods_on_many_clients_are_ranked():
     assert all(not pair.differs_over_seeds for pair in found.pairs), "one seed"
 
 
+def test_equal_means_over_seeds_share_their_ranks_in_whichever_order_they_add_up():
+    orders = {"a": (0.1, 0.2, 0.3), "b": (0.3, 0.2, 0.1), "c": (0.3, 0.1, 0.2)}
+    methods = [
+        MethodScores(label, {0: 0.2}, {seed: {f"c{i}": value for i in range(8)} for seed, value in enumerate(values)})
+        for label, values in orders.items()
+    ]
+    ranking = compare_methods(methods, True).ranking
+    assert ranking.mean_ranks == (2.0, 2.0, 2.0)
+    assert ranking.friedman_p_value == 1.0
+
+
+def test_a_client_with_an_enormous_score_makes_no_others_equal():
+    shifts = {"a": 0.0, "b": 0.1, "c": 0.2}
+    methods = [
+        MethodScores(label, {0: 0.2}, {0: {"diverged": 1e14 * (1 + shift), **{f"c{i}": i + shift for i in range(9)}}})
+        for label, shift in shifts.items()
+    ]
+    found = compare_methods(methods, False)
+    assert found.ranking.mean_ranks == (1.0, 2.0, 3.0)
+    for pair in found.pairs:
+        assert (pair.clients.higher, pair.clients.lower) == (0, 10)
+        assert pair.clients.wilcoxon_p_value == pytest.approx(2 / 2**10)
+    tied = found.pair("a", "b").clients.median, found.pair("b", "c").clients.median
+    assert tied == (-0.1, -0.1)
+
+
 def test_very_many_methods_are_compared_with_the_best_and_very_many_clients_in_part():
     many = [method(f"m{i}", [float(i), float(i)]) for i in range(MOST_METHODS + 1)]
     found = compare_methods(many, True)

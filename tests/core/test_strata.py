@@ -92,6 +92,25 @@ def test_a_run_tells_how_groups_of_its_clients_fare(result: api.Result) -> None:
     assert result.by_attribute("cluster", round=0)["accuracy"] != result.by_attribute("cluster")["accuracy"]
 
 
+def test_a_loss_in_which_classes_weigh_differently_is_that_of_all_samples_of_a_group(tmp_path) -> None:
+    found = api.run(
+        federation={"name": "synthetic", "clients": 12, "classes": 3, "cluster_probabilities": [0.6, 0.4]},
+        task={"name": "classification", "class_weights": [0.1, 1.0, 5.0]},
+        rounds=1,
+        cohort=4,
+        runs_folder=tmp_path,
+        progress=False,
+    )
+    clusters = dict(zip(*(found.attributes[name].to_pylist() for name in ("client", "cluster")), strict=True))
+    last = [row for row in found.clients.to_pylist() if row["round"] == 1]
+    told = found.by_attribute("cluster").to_pylist()
+    assert told == found.summary["strata"]["cluster"]
+    for row in told:
+        members = [client for client in last if clusters[client["client"]] == row["value"]]
+        sums, weights = (sum(client[f"loss.{part}"] for client in members) for part in ("sum", "weight"))
+        assert row["loss"] == pytest.approx(sums / weights)
+
+
 def test_the_report_shows_groups_of_clients(result: api.Result) -> None:
     page = (result.path / "report.html").read_text()
     assert "Groups of clients" in page

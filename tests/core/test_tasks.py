@@ -200,7 +200,7 @@ def test_own_tasks_and_metrics(tmp_path: Path) -> None:
     assert found.config["task"]["metrics"] == ["mae", f"{__name__}:Bias"]
     assert found.summary["baseline"] is None
     assert found.summary["best"]["mae"] == min(found.rounds["mae"].to_pylist())
-    assert [metric.name for metric in metrics_of_run(found.config, found.summary)] == ["loss", "mae", "bias"]
+    assert [metric.name for metric in metrics_of_run(found)] == ["loss", "mae", "bias"]
 
 
 @pytest.mark.parametrize("engine", ["cohort", "reference"])
@@ -292,7 +292,7 @@ def test_groups_of_clients_are_scored_from_what_was_kept(tmp_path: Path) -> None
     found = start_run(config(), tmp_path)
     ids = found.clients.filter(pa.compute.equal(found.clients["round"], 2))["client"].to_pylist()
     attributes = pa.table({"client": ids, "kind": ["a" if i % 3 else "b" for i in range(len(ids))]})
-    rows = strata(found.clients, attributes, metrics=metrics_of_run(found.config, found.summary))["kind"]
+    rows = strata(found.clients, attributes, metrics=metrics_of_run(found))["kind"]
     assert strata(found.clients, attributes) == {"kind": rows}
     frame = found.clients.to_pandas()
     frame = frame[frame["round"] == 2].reset_index(drop=True)

@@ -11,9 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fedarena.algorithms.checks import check_positive
+from fedarena.algorithms.checks import check_positive, check_sgd
 from fedarena.algorithms.registry import ALGORITHMS
-from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.train import Algorithm, Client, Groups, LocalTraining, Work
 
@@ -29,12 +28,11 @@ class FedNova(Algorithm):
     def prepare(self, population: int, local: LocalTraining, horizon: int = 1) -> None:
         """Needs a local optimizer whose steps can be counted."""
         super().prepare(population, local, horizon)
-        if local.optimizer != "sgd":
-            raise BadInputError(f"fednova is defined for local.optimizer=sgd, not for {local.optimizer}")
+        check_sgd("fednova", local.optimizer)
 
     def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The change per effective step, and how many those were."""
-        steps = _effective_steps(work.steps, client.job.hyperparameter("local.momentum", self.local.momentum))
+        steps = effective_steps(work.steps, client.job.hyperparameter("local.momentum", self.local.momentum))
         change = {name: (p - client.broadcast["params"][name]) / steps for name, p in params.items()}
         some = next(iter(params.values()))
         return {"params": change, "steps": {"effective": some.new_zeros(()) + steps}}, client.state
@@ -46,7 +44,7 @@ class FedNova(Algorithm):
         return {**state, "params": {name: p + scale * change[name] for name, p in state["params"].items()}}
 
 
-def _effective_steps(steps: Any, rho: Any) -> Any:
+def effective_steps(steps: Any, rho: Any) -> Any:
     """How many steps without momentum go as far; `rho` may be a tensor, 0 for some clients."""
     if not isinstance(rho, Tensor) and not rho:
         return steps

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import torch
 
+from fedarena.algorithms.checks import check_layers_can_rest
 from fedarena.algorithms.fedbn import FedBN
 from fedarena.algorithms.layers import check_patterns, last_layer, matching
 from fedarena.algorithms.registry import ALGORITHMS
@@ -50,6 +51,8 @@ class LocalHead(FedBN):
                 "local_head with algorithm.head_steps is defined for local.optimizer=sgd without momentum, which would "
                 "go on moving the head while the rest is trained"
             )
+        if self.head_steps:
+            check_layers_can_rest("local_head with algorithm.head_steps", local)
 
     def notes(self, params: Tensors) -> list[str]:
         """Says so when clients share nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedarena.algorithms.checks import check_positive
+from fedarena.algorithms.checks import check_positive, check_sgd
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
@@ -32,8 +32,7 @@ class LocalOnly(Algorithm):
     def prepare(self, population: int, local: LocalTraining, horizon: int = 1) -> None:
         """Needs a local optimizer whose steps are proportional to the gradient."""
         super().prepare(population, local, horizon)
-        if local.optimizer != "sgd":
-            raise BadInputError(f"local_only is defined for local.optimizer=sgd, not for {local.optimizer}")
+        check_sgd("local_only", local.optimizer)
         if local.clip_norm is not None:
             raise BadInputError(
                 "local_only has steps of several learning rates, of which local.clip_norm would shorten some more than "

@@ -25,6 +25,8 @@ from fedarena.train.batches import IntArray
 class MinibatchSGD(Algorithm):
     """One gradient step a round on a fraction of the cohort's samples; local epochs and steps do not apply."""
 
+    adds_sample_gradients = True
+
     def __init__(self, *, fraction: float = 1.0):
         if not 0 < fraction <= 1:
             raise BadInputError(f"algorithm.fraction must be above 0 and at most 1, not {fraction}")

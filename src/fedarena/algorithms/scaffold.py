@@ -1,8 +1,9 @@
 """SCAFFOLD. Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
 
 Clients correct every gradient by c - c_i, an estimate of how their drift differs from everybody's. After K steps of
-size lr from x to y_i a client sets (the paper's option II) c_i+ = c_i - c + (x - y_i) / (K lr). The server takes plain
-means over the cohort S of N clients: x = x + server_lr mean(y_i - x);  c = c + |S|/N mean(c_i+ - c_i).
+size lr from x to y_i a client sets (the paper's option II) c_i+ = c_i - c + (x - y_i) / (K lr), a mean of gradients.
+With local momentum, so that it still is one, K counts as many steps without it as go as far (see `fednova`). The server
+takes plain means over the cohort S of N clients: x = x + server_lr mean(y_i - x);  c = c + |S|/N mean(c_i+ - c_i).
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Any
 
 import torch
 
-from fedarena.algorithms.checks import check_positive
+from fedarena.algorithms.checks import check_positive, check_sgd
+from fedarena.algorithms.fednova import effective_steps
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Tensors
-from fedarena.train import Algorithm, Client, Groups, Work
+from fedarena.train import Algorithm, Client, Groups, LocalTraining, Work
 
 
 @ALGORITHMS.register("scaffold")
@@ -24,6 +26,11 @@ class Scaffold(Algorithm):
     def __init__(self, *, server_lr: float = 1.0):
         check_positive(server_lr=server_lr)
         self.server_lr = server_lr
+
+    def prepare(self, population: int, local: LocalTraining, horizon: int = 1) -> None:
+        """Needs a local optimizer from whose steps gradients can be told."""
+        super().prepare(population, local, horizon)
+        check_sgd("scaffold", local.optimizer)
 
     def server_init(self, params: Tensors) -> Groups:
         """Parameters and the server's control variate, zero at first."""
@@ -45,7 +52,8 @@ class Scaffold(Algorithm):
     def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The change of the model and of the control variate, which becomes the client's memory."""
         own, server = client.state["control"], client.broadcast["control"]
-        way = work.steps * client.job.hyperparameter("local.lr", self.local.lr) * client.job.lr_scale
+        steps = effective_steps(work.steps, client.job.hyperparameter("local.momentum", self.local.momentum))
+        way = steps * client.job.hyperparameter("local.lr", self.local.lr) * client.job.lr_scale
         change = {name: p - client.broadcast["params"][name] for name, p in params.items()}
         control = {name: own[name] - server[name] - change[name] / way for name in params}
         control_change = {name: c - own[name] for name, c in control.items()}

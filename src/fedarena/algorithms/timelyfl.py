@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from fedarena.algorithms.checks import check_layers_can_rest
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.layers import layer_of
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
-from fedarena.train import COVERAGE, Client, Groups, PartialWork, Work
+from fedarena.train import COVERAGE, Client, Groups, LocalTraining, PartialWork, Work
 from fedarena.train.systems_hooks import SHARE_ROUNDING
 
 _SINGLE_ROUNDING = 1e-6  # shares are numbers of single precision on their way to a client
@@ -36,6 +37,11 @@ class TimelyFL(FedAvg):
         if not 0 < whole_jobs <= 1:
             raise BadInputError(f"algorithm.whole_jobs must be above 0 and at most 1, not {whole_jobs}")
         self.partial_work = PartialWork("layers", whole_jobs)
+
+    def prepare(self, population: int, local: LocalTraining, horizon: int = 1) -> None:
+        """Needs layers that stay as they are where they have no gradient."""
+        super().prepare(population, local, horizon)
+        check_layers_can_rest("timelyfl", local)
 
     def notes(self, params: Tensors) -> list[str]:
         """Says so when there is nothing to leave out."""

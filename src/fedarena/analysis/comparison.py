@@ -22,6 +22,7 @@ from fedarena.analysis.paired import (
     holm,
     over_clients,
     over_seeds,
+    without_rounding,
 )
 from fedarena.analysis.ranks import Ranking, rank_methods
 
@@ -175,9 +176,11 @@ def _client_difference(one: _Table, other: _Table) -> ClientDifference | None:
     common = sorted(one.keys() & other.keys())
     if not common:
         return None
-    differences = _mean_of_known(np.array([one[seed] - other[seed] for seed in common]))
-    known = differences[np.isfinite(differences)]
-    return over_clients(known) if len(known) > 1 else None
+    both = np.array([[table[seed] for seed in common] for table in (one, other)])  # [methods, seeds, clients]
+    differences = _mean_of_known(both[0] - both[1])
+    known = np.isfinite(differences)
+    scale = np.where(np.isfinite(both), np.abs(both), 0.0).max(axis=(0, 1))[known]
+    return over_clients(without_rounding(differences[known], scale)) if known.sum() > 1 else None
 
 
 def _ranking(
@@ -196,6 +199,7 @@ def _ranking(
         return None
     differing = {frozenset((pair.first, pair.second)) for pair in pairs if pair.differs_over_clients}
     labels = [method.label for method in methods]
+    scores = without_rounding(scores, np.abs(scores).max(axis=1, keepdims=True))
     return rank_methods(labels, scores, higher_is_better, lambda a, b: frozenset((a, b)) in differing)
 
 

@@ -33,7 +33,8 @@ MOST_FOR_BOOTSTRAP: Final = 200  # of more, means are so close to a normal distr
 _RESAMPLES: Final = 4_000
 _RELATIVE_ROUNDING: Final = 1e-9
 _MOST_FOR_EXACT_TEST: Final = 50
-_DIGITS: Final = 12  # to which differences count as equal, so that ranks do not hang on the order of additions
+_SMALLEST: Final = 1e-280  # below which scores are taken for zeros
+_DIGITS: Final = 12  # of scores, to which they count as equal, so that ranks do not hang on the order of additions
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,6 @@ def over_seeds(differences: FloatArray) -> SeedDifference:
 
 def over_clients(differences: FloatArray) -> ClientDifference:
     """What the differences at single clients say."""
-    if largest := float(np.abs(differences).max()):
-        differences = np.round(differences / largest, _DIGITS) * largest
     higher, lower = int((differences > 0).sum()), int((differences < 0).sum())
     return ClientDifference(
         clients=len(differences),
@@ -91,6 +90,20 @@ def over_clients(differences: FloatArray) -> ClientDifference:
         wilcoxon_p_value=wilcoxon_p_value(differences),
         sign_p_value=float(stats.binomtest(higher, higher + lower).pvalue) if higher + lower else 1.0,
     )
+
+
+def without_rounding(values: FloatArray, scale: FloatArray) -> FloatArray:
+    """Values that were computed from scores of this size, of which equal ones are equal to the last bit.
+
+    Every client has its own size: one whose score is enormous makes no others equal.
+
+    >>> without_rounding(np.array([0.3 - 0.2, 0.2 - 0.1, 1e14]), np.array([0.3, 0.2, 1e14])).tolist()
+    [0.1, 0.1, 100000000000000.0]
+    """
+    places = _DIGITS - np.ceil(np.log10(np.maximum(scale, _SMALLEST)))
+    power = 10.0 ** np.abs(places)  # a whole number, which is exact
+    rounded: FloatArray = np.where(places >= 0, np.rint(values * power) / power, np.rint(values / power) * power)
+    return rounded
 
 
 def mean_interval(values: FloatArray, confidence: float = CONFIDENCE, seed: int = 0) -> tuple[float, float] | None:

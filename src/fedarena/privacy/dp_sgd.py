@@ -44,7 +44,7 @@ _MASK, _KEY = "mask", "key"
 
 
 class PrivateTraining(Algorithm):
-    """Replaces the gradient of a batch by a noisy mean of shortened gradients of samples."""
+    """Replaces the gradient of a batch by a noisy mean (or sum) of shortened gradients of samples."""
 
     keeps_sample_gradients = True
     clip_norm: float
@@ -84,11 +84,12 @@ class PrivateTraining(Algorithm):
         tiny = torch.finfo(losses.dtype).tiny
         factors = counts * (self.clip_norm / squares.sum(0).sqrt().clamp(min=tiny)).clamp(max=1)
         number = counts.sum().clamp(min=1)
+        divisor = 1 if self.adds_sample_gradients else number
         slope = torch.zeros_like(losses[0])
         for name, g in grads.items():
             noise = client.job.normal(f"dp-sgd {name}", here[name])
             noisy = (factors @ g.reshape(count, -1)).view(here[name].shape)
-            noisy = (noisy + self.noise_multiplier * self.clip_norm * noise) / number
+            noisy = (noisy + self.noise_multiplier * self.clip_norm * noise) / divisor
             slope = slope + (noisy.detach() * (params[name] - here[name])).sum()
         value: Tensor = ((losses * counts).sum() / number).detach() + slope
         return value

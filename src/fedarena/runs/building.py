@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from typing import Protocol as TypingProtocol
 
+import numpy as np
 import torch
 
 from fedarena.algorithms import ALGORITHMS
@@ -61,6 +62,7 @@ from fedarena.simulate.edges import EDGES, Edges
 from fedarena.simulate.policies import POLICIES, POLICY_GROUP, Policy
 from fedarena.simulate.schedules import SCHEDULES, Schedule, check_schedule, prepare_schedule
 from fedarena.simulate.secure_aggregation import SECURE_AGGREGATIONS, SecureAggregation
+from fedarena.simulate.selectors import BySize, PowerOfChoice
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import (
     ENGINES,
@@ -68,6 +70,7 @@ from fedarena.train import (
     ClientData,
     CohortEngine,
     Engine,
+    Work,
     count_training_flops,
     personal_notes,
 )
@@ -289,6 +292,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         warnings.append(
             f"client_weight of {type(algorithm).__name__} is not asked: under this privacy every client counts the same"
         )
+    if not all_count_the_same:
+        warnings += _size_notes(config, facts)
     canaries = plant_canaries(mechanism, facts, config.seed)
     if canaries is not None:
         warnings.append(
@@ -451,6 +456,23 @@ def _last_layer_notes(config: RunConfig, task: Task) -> list[str]:
         "it; if that makes its outputs, declare it last in the model"
         for part, layers in found.items()
         if layers is not None
+    ]
+
+
+def _size_notes(config: RunConfig, facts: RunFacts) -> list[str]:
+    """Says so where large clients are drawn more often and then count more, too."""
+    aggregator = facts.aggregator
+    weighs = not aggregator.takes_one_update and (not aggregator.needs_rows or getattr(aggregator, "weighted", False))
+    if not (weighs and facts.selector.chooses_as(BySize, PowerOfChoice)):
+        return []
+    some = np.arange(1, 3)
+    few, many = np.broadcast_to(facts.algorithm.client_weight(Work(some, some, some, some)), 2)
+    if not many > few:
+        return []
+    return [
+        f"selector={config.selector['name']} draws clients by how many samples they have, and updates of "
+        f"{config.algorithm['name']} are weighted by that once more; the selector's paper has the plain mean of those "
+        "who are drawn, as algorithms do whose client_weight is 1"
     ]
 
 

@@ -31,10 +31,11 @@ from fedarena.metrics import (
 from fedarena.metrics.class_strata import STRATA, class_strata
 from fedarena.metrics.classes import summarize_classes
 from fedarena.metrics.info import FORMER_METRICS
-from fedarena.metrics.metric import Loss
+from fedarena.metrics.metric import Loss, WeightedLoss
 from fedarena.models import Task
 from fedarena.runs.config import RunConfig
 from fedarena.storage.job_table import JobTable
+from fedarena.storage.run_data import RunData
 from fedarena.storage.tables import CLASSES
 from fedarena.transforms.attacks import ATTACK_SUCCESS
 
@@ -222,15 +223,17 @@ def strata(
 
 def known_metrics(columns: Sequence[str]) -> list[Metric]:
     """The metrics that columns are called like."""
-    found: list[Metric] = [Loss()] if "loss" in columns else []
+    weighted = WeightedLoss()
+    found: list[Metric] = [weighted if {*weighted.part_names} <= {*columns} else Loss()] if "loss" in columns else []
     for name in columns:
         with suppress(BadInputError):
             found.append(make_metric(name))
     return found
 
 
-def metrics_of_run(config: Mapping[str, Any], summary: Mapping[str, Any]) -> list[Metric | MetricInfo]:
+def metrics_of_run(run: RunData) -> list[Metric | MetricInfo]:
     """The metrics of a run on disk; of somebody's own that cannot be imported here, what is known about them."""
+    config, summary = run.config, run.summary
     named = (config.get("task") or {}).get("metrics") or []
     own: dict[str, Metric] = {}
     for name in (name for name in named if ":" in name):
@@ -238,7 +241,7 @@ def metrics_of_run(config: Mapping[str, Any], summary: Mapping[str, Any]) -> lis
             metric = make_metric(name)
             own[metric.name] = metric
     infos = [MetricInfo.from_json(info) for info in summary.get("metrics") or ()] or list(FORMER_METRICS)
-    known = own | {metric.name: metric for metric in known_metrics([info.name for info in infos])}
+    known = own | {metric.name: metric for metric in known_metrics(run.clients.column_names)}
     return [known.get(info.name, info) for info in infos]
 
 

@@ -39,6 +39,7 @@ class Algorithm(SystemsHooks):
 
     needs_start_loss = False  # whether `Work.start_loss` has to be computed
     keeps_sample_gradients = False  # whether a step needs the gradient of every sample by itself, which takes memory
+    adds_sample_gradients = False  # whether the gradient of `local_loss` is the sum over samples, not their mean
     client_options: tuple[
         str, ...
     ] = ()  # of the constructor, numbers that may differ from job to job: see `JobContext`

@@ -86,7 +86,7 @@ def _rows(method: Method, attribute: str) -> list[Rows]:
     for run in method.counted:
         if run.attributes is not None and attribute in run.attributes.column_names:
             known = run.attributes.select(["client", attribute])
-            rows = strata(run.clients, known, metrics=metrics_of_run(run.config, run.summary))
+            rows = strata(run.clients, known, metrics=metrics_of_run(run))
             found.append({row["value"]: row for row in rows.get(attribute, [])})
     return found
 
