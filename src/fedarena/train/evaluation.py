@@ -21,6 +21,7 @@ from fedarena.train.engine import ClientData, ClientScores, IntArray, Part
 from fedarena.train.execution import in_order, one_ahead
 from fedarena.train.kept_samples import KeptSamples, TensorSamples, tensor_samples
 from fedarena.train.late import copied
+from fedarena.train.wide_products import wide_dense_layers
 
 Array = npt.NDArray[Any]
 _BATCHES_IN_BLOCK = 16
@@ -186,7 +187,7 @@ def _measured(
     """The states of one batch after the other."""
     rows = len(next(iter(columns.values())))
     for start in range(0, rows, batch_size):
-        with torch.no_grad():
+        with torch.no_grad(), wide_dense_layers(device):
             some = {name: t[start : start + batch_size].to(device) for name, t in columns.items()}
             states = own.task.measure(own.params, own.task.batch(some), metrics)
         yield states

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedarena.train.unwritten import DenseLayer
+from fedarena.train.wide_products import product
 
 
 @dataclass(frozen=True)
@@ -102,18 +103,18 @@ class FactorRoom:
         if places is not None:
             some = column.flatten(1).index_select(0, samples[places]).to(into.dtype)
             into.zero_().index_copy_(0, places, some)
-            self.of_start.zero_().flatten(0, 1).index_copy_(0, places, some @ start.t())
+            self.of_start.zero_().flatten(0, 1).index_copy_(0, places, product(some, start.t()))
         elif column.dtype == into.dtype:
             torch.index_select(column.flatten(1), 0, samples, out=into)
         else:
             into.copy_(column.flatten(1).index_select(0, samples))
         right = self.right[:clients]
         if places is None:
-            torch.mm(right.flatten(0, 1), start.t(), out=self.of_start[:clients].flatten(0, 1))
+            self.of_start[:clients].flatten(0, 1).copy_(product(right.flatten(0, 1), start.t()))
         earlier = right.shape[1] - self.samples  # rows that somebody comes after
         if earlier:
             later, before = right[:, self.samples :], right[:, :earlier]
-            torch.bmm(later, before.transpose(1, 2), out=self.overlaps[:clients, self.samples :, :earlier])
+            self.overlaps[:clients, self.samples :, :earlier] = product(later, before.transpose(1, 2))
         for rest in (self.of_start[clients:], self.overlaps[clients:]):  # lanes of nobody
             rest.zero_()
 

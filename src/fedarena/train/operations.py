@@ -55,13 +55,18 @@ class Operation:
 
     def scripted(self) -> Callable[..., Any]:
         """The steps as a script; where torch has scripts no more, they run in Python."""
-        with _COMPILING:
-            if self._script is None:
-                self._script = self._steps
-                with warnings.catch_warnings(), contextlib.suppress(RuntimeError, AttributeError):
-                    warnings.simplefilter("ignore")
-                    self._script = torch.jit.script(self._steps)
-            return self._script
+        if self._script is None:
+            self._script = script_of(self._steps)
+        return self._script
+
+
+def script_of(steps: Callable[..., Any]) -> Callable[..., Any]:
+    """The script of some steps; where torch has scripts no more, the steps themselves."""
+    with _COMPILING, warnings.catch_warnings(), contextlib.suppress(RuntimeError, AttributeError):
+        warnings.simplefilter("ignore")
+        script: Callable[..., Any] = torch.jit.script(steps)
+        return script
+    return steps
 
 
 def call_scripts(graph: GraphModule) -> None:
@@ -69,12 +74,14 @@ def call_scripts(graph: GraphModule) -> None:
     for node in graph.graph.nodes:
         operation = _OPERATIONS.get(node.target)
         if operation is not None:
-            node.target = _calling(operation.scripted())
+            node.target = calling(operation.scripted())
     script_masked_gradients(graph.graph)
     graph.recompile()
 
 
-def _calling(script: Callable[..., Any]) -> Callable[..., Any]:
+def calling(script: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls a script, which a recorder of scripts makes part of its own."""
+
     def steps(*tensors: Tensor) -> Any:
         return script(*tensors)
 

@@ -15,6 +15,7 @@ from fedarena.train.algorithm import Work
 from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray
 from fedarena.train.tensors import Groups, finite_rows, sent_to
+from fedarena.train.wide_products import product
 
 # In single precision, a norm is that of the written matrix if its square is less of the square that it could have at
 # most. In double precision, the sum of so many products is wrong by less than this of it.
@@ -91,7 +92,7 @@ class ProductRows:
             of_samples = weights.repeat_interleave(int(self.counts[0]))
         else:
             of_samples = weights.repeat_interleave(sent_to(self.device, self.counts), output_size=len(self.left))
-        total = (self.left * (self.factors * of_samples).unsqueeze(-1)).t() @ self.right
+        total = product((self.left * (self.factors * of_samples).unsqueeze(-1)).t(), self.right)
         return total if self.shift is None else total + (self.shift @ weights) * self.start
 
     def norms(self) -> Tensor:
@@ -164,8 +165,8 @@ class ProductRows:
 def _squares(left: Tensor, right: Tensor, factors: Tensor, overlaps: Overlaps | None = None) -> tuple[Tensor, Tensor]:
     """Squared norms of clients' products ``[clients, samples, …]``, and the sums of the lengths of samples' parts."""
     # ‖Σ f l rᵀ‖² = Σ Σ f f' (l · l') (r · r'), in which no matrix of the layer's size appears; every pair counts twice.
-    half = right @ right.transpose(1, 2) * 0.5 if overlaps is None else overlaps.each_pair_once(right)
-    half.mul_(left @ left.transpose(1, 2)).mul_(factors.unsqueeze(1)).mul_(factors.unsqueeze(2))
+    half = product(right, right.transpose(1, 2)) * 0.5 if overlaps is None else overlaps.each_pair_once(right)
+    half.mul_(product(left, left.transpose(1, 2))).mul_(factors.unsqueeze(1)).mul_(factors.unsqueeze(2))
     lengths = (2 * half.diagonal(dim1=1, dim2=2)).sqrt()
     return 2 * half.sum((1, 2), dtype=torch.float64), lengths.sum(1, dtype=torch.float64)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedarena.train.operations import Operation, Stacked, WithoutGradient
+from fedarena.train.wide_products import products_of_lanes
 
 _POSITIONS_PER_KIND = 2  # of tokens, from which on tables take less time
 
@@ -55,8 +56,9 @@ def _by_place(weight: Tensor, width: int) -> Tensor:
 def _sums(embedding: Tensor, weight: Tensor, bias: Tensor, tokens: Tensor) -> Tensor:
     lanes, kinds, width, outputs = embedding.size(0), embedding.size(1), embedding.size(2), weight.size(1)
     places = weight.size(2) // width
-    table = torch.zeros([lanes * kinds * places + 1, outputs], dtype=weight.dtype, device=weight.device)
-    torch.bmm(embedding, _by_place(weight, width), out=table[:-1].view(lanes, kinds, places * outputs))
+    table = torch.empty([lanes * kinds * places + 1, outputs], dtype=weight.dtype, device=weight.device)
+    table[:-1].view(lanes, kinds, places * outputs).copy_(products_of_lanes(embedding, _by_place(weight, width)))
+    table[-1].zero_()
     sums = F.embedding_bag(_rows_of_table(tokens, kinds, places), table, mode="sum")
     return sums.view(lanes, tokens.size(1), tokens.size(2), outputs) + bias.view(lanes, 1, 1, outputs)
 
@@ -70,8 +72,8 @@ def _sums_back(grad: Tensor, embedding: Tensor, weight: Tensor, tokens: Tensor) 
     for rows in _rows_of_table(tokens, kinds, places).unbind(1):
         table.index_add_(0, rows, of_sums)
     of_table = table[:-1].view(lanes, kinds, places * outputs)
-    of_embedding = torch.bmm(of_table, _by_place(weight, width).transpose(1, 2))
-    of_weight = torch.bmm(embedding.transpose(1, 2), of_table).view(lanes, width, places, outputs)
+    of_embedding = products_of_lanes(of_table, _by_place(weight, width).transpose(1, 2))
+    of_weight = products_of_lanes(embedding.transpose(1, 2), of_table).view(lanes, width, places, outputs)
     of_bias = grad.reshape(lanes, -1, outputs).sum(1)
     return of_embedding, of_weight.permute(0, 3, 2, 1).reshape(lanes, outputs, places * width), of_bias
 
