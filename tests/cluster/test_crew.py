@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 from small_clusters import MANY_SHARDS, Silent, bits, on_cluster, opened, play
+from torch import Tensor
 
 from fedarena.core.errors import BadInputError
 from fedarena.runs.building import prepare
-from fedarena.runs.cluster import joining
+from fedarena.runs.cluster import joining, probe
 from fedarena.runs.cluster.admission import why_refused
 from fedarena.runs.cluster.messages import (
     pack_groups,
@@ -33,7 +34,7 @@ from fedarena.runs.cluster.probe import fingerprint_of_bits
 from fedarena.runs.cluster.workplace import Workplace, workplace_of
 from fedarena.runs.config import merge, resolve
 from fedarena.runs.run import Run, resume_run
-from fedarena.train import JobArrays, RayEngine
+from fedarena.train import JobArrays, RayEngine, wide_products
 from fedarena.train.jobs import Job
 from fedarena.train.validation import Validation
 
@@ -127,6 +128,22 @@ def test_machines_of_other_bits_are_told_apart() -> None:
     again = fingerprint_of_bits(_simulation(on_cluster(MANY_SHARDS, 0)))
     other = fingerprint_of_bits(_simulation(on_cluster(MANY_SHARDS | {"local.lr": 0.0500001}, 0)))
     assert one == again != other
+
+
+def test_machines_that_multiply_large_matrices_otherwise_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a run's first steps are: its model may be small, and the mean of many clients' updates not."""
+    simulation = _simulation(on_cluster(MANY_SHARDS, 0))
+
+    def fingerprints() -> list[str]:
+        return [fingerprint_of_bits(simulation), probe.fingerprint_of_arithmetic.__wrapped__("cpu")]
+
+    def otherwise(left: Tensor, right: Tensor) -> Tensor:
+        assert left.numel() * right.shape[1] >= wide_products.FEWEST
+        return (left.double() @ right.double()).float()
+
+    before = fingerprints()
+    monkeypatch.setattr(probe, "product", otherwise)
+    assert all(one != other for one, other in zip(before, fingerprints(), strict=True))
 
 
 def test_on_a_gpu_a_cohort_is_divided_by_the_plan() -> None:
