@@ -7,6 +7,7 @@ channels]`` here, kernels ``[lanes, outputs, height, width, channels]``.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -56,6 +57,21 @@ def tiles(channels: int, outputs: int, rows: int, lanes: int) -> dict[str, int]:
     return t
 
 
+def _stages_with_room(t: dict[str, int], of_processor: int) -> int:
+    """How many steps of a product a processor reads ahead, which changes no bit: as many as it has memory for."""
+    of_stage = t["DEPTH"] * (t["ROWS"] + t["COLUMNS"]) * torch.float32.itemsize
+    return max(1, min(t["num_stages"], of_processor // of_stage))
+
+
+@cache
+def _bytes_of_processor() -> int:
+    """Memory of one of the GPU's processors; an H100 has more than twice as much as most others."""
+    if not torch.cuda.is_available():  # where kernels are interpreted
+        return 1 << 20
+    known = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return int(getattr(known, "shared_memory_per_block_optin", known.shared_memory_per_block))
+
+
 def gradient_tiles(channels: int, outputs: int, kernel: Pair, rows: int, lanes: int) -> dict[str, int]:
     """The same for gradients of weights, which are sums over parts of the rows: more of them where lanes are few.
 
@@ -89,6 +105,7 @@ def convolve(x: Tensor, weight: Tensor, padding: Pair, exact: bool, own: dict[st
     out_height, out_width = out.shape[2:4]
     rows = samples * out_height * out_width
     t = own or tiles(channels, outputs, rows, lanes)
+    t = {**t, "num_stages": _stages_with_room(t, _bytes_of_processor())}
     grid = (_divide_up(rows, t["ROWS"]), _divide_up(outputs, t["COLUMNS"]), lanes)
     from fedarena.train.triton_convolution import convolve_kernel  # which takes a while, for GPUs only
 
