@@ -52,11 +52,8 @@ def main() -> None:
             ways = torch.mm, wide_products._wide
             found = [[seconds_of(way, left, right) for way in ways] for _ in range(given.repetitions)]
             mkl, onednn = (statistics.median(seconds) for seconds in zip(*found, strict=True))
-            million = rows * terms * columns / 1e6
-            print(
-                f"{what} ({rows} x {terms} x {columns}, {million:.1f} million multiplications): MKL {mkl * 1e6:,.0f} µs, "
-                f"oneDNN {onednn * 1e6:,.0f} µs, {mkl / onednn:.2f} times as fast"
-            )
+            told = f"MKL {mkl * 1e6:,.0f} µs, oneDNN {onednn * 1e6:,.0f} µs, {mkl / onednn:.2f} times as fast"
+            print(f"{what} ({rows} x {terms} x {columns}): {told}")
     used = "uses" if wide_products.are_faster_here() else "does not use"
     print(f"On this machine FedArena {used} oneDNN for products of {wide_products.FEWEST / 1e6:.1f} million and more.")
 

@@ -33,7 +33,7 @@ def fingerprint_of_arithmetic(device: str) -> str:
 
 
 def _large_product(device: str) -> torch.Tensor:
-    """Of a size at which processors are told apart by what is faster on them, which a run's first steps may not have."""
+    """So large that it is made by the library that is faster here; products of a run's first steps may all be small."""
     values = torch.arange(128 * 256, dtype=torch.float32).reshape(128, 256).sin().to(device)
     return product(values.T, values)
 
