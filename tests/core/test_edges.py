@@ -104,6 +104,21 @@ def test_two_rounds_of_one_edge_are_two_rounds(tmp_path: Path) -> None:
     assert saved_table(methods_of([load_run(one.path)])) == []  # nothing is compressed
 
 
+def test_what_clients_do_by_the_deadline_leaves_room_for_the_links_of_edges(tmp_path: Path) -> None:
+    found = run(
+        tmp_path,
+        "late begin",
+        algorithm={"name": "fedprox", "partial_work": True},
+        fleet={**PHONES, "seconds_per_sample": 1.0},
+        protocol={"name": "deadline", "seconds": 60},
+        local={"epochs": 1, "batch_size": 4},
+        edges={**EDGES, "seconds": 20.0},
+    )
+    jobs = found.jobs.to_pandas()
+    assert (jobs["share"] < 1).all()
+    assert (jobs["outcome"] == "used").all()
+
+
 def test_edges_for_an_attribute(tmp_path: Path) -> None:
     columns = {"x": ColumnSpec(dtype="float32", shape=(2,)), "y": ColumnSpec(dtype="int64")}
     task = TaskSpec(kind="classification", classes=2)
