@@ -51,7 +51,8 @@ class Tally:
         for positions, found in self._losses:  # several of a job with several rounds of its edge, alike in samples
             losses[positions] += np.asarray(found)
             times[positions] += 1
-        return np.divide(losses, times, out=np.full(len(losses), np.nan), where=times > 0)
+        means: FloatArray = np.divide(losses, times, out=np.full(len(losses), np.nan), where=times > 0)
+        return means
 
     def feedback(self) -> Feedback:
         """What the selector is told."""
