@@ -21,7 +21,6 @@ from fedarena.hpo.scores import best_so_far
 from fedarena.runs.building import build_task, prepare
 from fedarena.runs.config import NOT_DECISIVE, RunConfig, merge, resolve
 from fedarena.runs.opening import open_federation
-from fedarena.simulate.simulation import transferred_bytes
 
 
 class RawProblem(Problem):
@@ -57,6 +56,12 @@ class RawProblem(Problem):
                 f"The devices of {self.name} are ideal and take no time; name a fleet in its settings "
                 "(settings={'fleet': …}) to have their virtual clock as the cost"
             )
+        if system is not None and config.download["name"] != "none":
+            raise BadInputError(
+                f"What a compressed download of {self.name} takes depends on when a client was last there, which costs "
+                "by a system do not know; leave download out, or have the virtual clock of a fleet as the cost "
+                "(mode=raw, system=fleet)"
+            )
 
     @property
     def full(self) -> Fidelity:
@@ -79,10 +84,12 @@ class RawProblem(Problem):
     def round_work(self, configuration: Mapping[str, Any], client_sample_rate: float) -> RoundWork:
         """What a round asks of the system."""
         config = self.config(configuration, client_sample_rate, seed=0)
-        key = settings_digest([config.model, config.algorithm, config.transforms, config.privacy])
+        sent = [config.transforms, config.privacy, config.secure_aggregation, config.edges, config.clock.model_bytes]
+        key = settings_digest([config.model, config.algorithm, *sent])
         if key not in self._work:
             simulation = prepare(config, Silent()).simulation
-            self._work[key] = transferred_bytes(simulation.algorithm, simulation.engine.initial_params())
+            load, secure = simulation.load(), simulation.secure_rounds
+            self._work[key] = load.download_bytes, load.upload_bytes if secure is None else secure.update_bytes
         down, up = self._work[key]
         return RoundWork(self.cohort(client_sample_rate), down, up, self._steps(config))
 
