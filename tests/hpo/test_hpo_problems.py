@@ -296,7 +296,7 @@ def test_costs_are_of_what_is_really_sent(tmp_path: Path) -> None:
     assert work.upload_bytes < whole.upload_bytes / 20
     seconds = work.download_bytes / 750_000 + work.upload_bytes / 250_000
     assert asked.query(CONFIGURATION, Fidelity(1, 0.4)).cost_s == pytest.approx(seconds)
-    with pytest.raises(BadInputError, match="a compressed download of .* depends on when a client was last there"):
+    with pytest.raises(BadInputError, match=r"a compressed download of .* depends on when a client was last there"):
         raw(tmp_path, settings={"download": "sign"})
     phones = {"fleet": "uniform", "protocol": "synchronous"}
     assert raw(tmp_path, system="fleet", settings={"download": "sign", **phones}).query(CONFIGURATION).cost_s > 0
