@@ -109,6 +109,17 @@ class Phones:
             return self.is_available(clients, until)
         return np.asarray(self._leaves_at(clients, since) >= until)
 
+    def leaving_at(self, clients: IntArray, since: FloatArray, until: float | FloatArray) -> FloatArray:
+        """When phones that are there leave, at the latest then; if they pause, they have all that time."""
+        latest = np.broadcast_to(np.asarray(until, dtype=np.float64), clients.shape)
+        return latest.copy() if self.leaving == "pause" else np.minimum(self._leaves_at(clients, since), latest)
+
+    def seconds_there(self, clients: IntArray, begin: FloatArray, end: FloatArray) -> FloatArray:
+        """For how long phones that do not leave for good are there between two moments; 0 if the second is earlier."""
+        end = np.maximum(begin, end)
+        fleet = self._pausing_fleet
+        return end - begin if fleet is None else fleet.available_seconds(clients, begin, end)
+
     def byte_seconds(self, clients: IntArray, numbers: IntArray) -> tuple[FloatArray, FloatArray]:
         """How long these clients' phones take to download and to upload a byte, in the jobs of these numbers."""
         if self.fleet is None:
