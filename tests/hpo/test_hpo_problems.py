@@ -296,6 +296,9 @@ def test_costs_are_of_what_is_really_sent(tmp_path: Path) -> None:
     assert work.upload_bytes < whole.upload_bytes / 20
     seconds = work.download_bytes / 750_000 + work.upload_bytes / 250_000
     assert asked.query(CONFIGURATION, Fidelity(1, 0.4)).cost_s == pytest.approx(seconds)
+    batches = raw(tmp_path, settings={"algorithm": {"name": "minibatch_sgd", "fraction": 0.01}})
+    plain = {**CONFIGURATION, "local.weight_decay": 0.0}
+    assert (whole.steps, batches.round_work(plain, 0.4).steps) == (2, 1)
     with pytest.raises(BadInputError, match=r"a compressed download of .* depends on when a client was last there"):
         raw(tmp_path, settings={"download": "sign"})
     phones = {"fleet": "uniform", "protocol": "synchronous"}

@@ -21,6 +21,7 @@ from fedarena.hpo.scores import best_so_far
 from fedarena.runs.building import build_task, prepare
 from fedarena.runs.config import NOT_DECISIVE, RunConfig, merge, resolve
 from fedarena.runs.opening import open_federation
+from fedarena.train import Algorithm
 
 
 class RawProblem(Problem):
@@ -42,7 +43,8 @@ class RawProblem(Problem):
         self.objective, self.maximize = objective.score, objective.maximize
         self.sample_rates = ()
         self.system = system  # None: the virtual clock of the runs
-        self._work: dict[str, tuple[int, int]] = {}
+        # Bytes down and up, who knows the steps, and how often clients take them in a round.
+        self._work: dict[str, tuple[int, int, Algorithm, int]] = {}
         self.federation, config = open_federation(self._base(), Silent())
         self.metrics = tuple(metric.name for metric in build_task(config, self.federation).metrics)
         self._made_of = MadeOf()
@@ -89,9 +91,10 @@ class RawProblem(Problem):
         if key not in self._work:
             simulation = prepare(config, Silent()).simulation
             load, secure = simulation.load(), simulation.secure_rounds
-            self._work[key] = load.download_bytes, load.upload_bytes if secure is None else secure.update_bytes
-        down, up = self._work[key]
-        return RoundWork(self.cohort(client_sample_rate), down, up, self._steps(config))
+            up = load.upload_bytes if secure is None else secure.update_bytes
+            self._work[key] = load.download_bytes, up, simulation.algorithm, simulation.edges.rounds
+        down, up, algorithm, times = self._work[key]
+        return RoundWork(self.cohort(client_sample_rate), down, up, times * self._steps(config, algorithm))
 
     def pause(self) -> None:
         """Lets go of all courses; what was trained is on disk, and goes on when it is asked for."""
@@ -126,14 +129,10 @@ class RawProblem(Problem):
         """The configuration of the middle of the space, to see what all have in common."""
         return resolve(merge(self.settings, self.space.at([0.5] * len(self.space))))
 
-    def _steps(self, config: RunConfig) -> float:
-        """Local steps of a client: as many as are set, or on average as its samples make in its epochs."""
-        if config.local.steps is not None:
-            return float(config.local.steps)
-        clients = self.federation.clients("train")
-        samples = self.federation.counts(clients, "train")
-        batches = np.ceil(samples[samples > 0] / config.local.batch_size)
-        return float(batches.mean() * (config.local.epochs or 1))
+    def _steps(self, config: RunConfig, algorithm: Algorithm) -> float:
+        """Local steps of a client, on average over those who train."""
+        samples = self.federation.counts(self.federation.clients("train"), "train")
+        return float(algorithm.local_steps(samples[samples > 0], config.local).mean())
 
 
 def usual_rate(declared: Declared) -> float:
