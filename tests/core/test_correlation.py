@@ -107,6 +107,17 @@ def test_a_method_that_trains_two_models_takes_twice_as_long() -> None:
     assert double.flops_per_sample == pytest.approx(plain.flops_per_sample)
 
 
+def test_clients_upload_what_a_run_has_them_upload() -> None:
+    settings = {"transforms": ["sign"], "fleet.upload_bits_per_second": 1e5}
+    simulation = prepare(resolve(merge(BASE, settings)), Observer()).simulation
+    assert simulation.fleet is not None
+    options, clients = metric_options(simulation, 1), simulation.training_clients
+    jobs = simulation.world(None).phones.plan(clients, clients, np.zeros(len(clients)), 0)
+    seconds = jobs.download_seconds + jobs.compute_seconds + jobs.upload_seconds
+    found = measure_heterogeneity(simulation.fleet, clients, replace(options, trips=20, rounds=2))
+    np.testing.assert_allclose(found.cost_seconds, seconds)
+
+
 def test_metrics_are_those_of_the_fleet_as_the_clients_see_it(study: Study) -> None:
     fleet = load_fleet({**BASE["fleet"], "download_bits_per_second": RANGES[1]}, 20)
     clients = np.arange(20)
