@@ -20,6 +20,7 @@ from fedarena.analysis.correlation import (
     default_target,
     final_score,
     hours_to,
+    metric_options,
     over_seeds,
     reasons,
     study_correlations,
@@ -30,7 +31,9 @@ from fedarena.display.correlation import correlation_figure, headline, outcome_t
 from fedarena.fleet import load_fleet
 from fedarena.fleet.heterogeneity import PAPER_OPTIONS, measure_heterogeneity
 from fedarena.metrics.info import ACCURACY, MetricInfo
+from fedarena.runs.building import prepare
 from fedarena.runs.config import merge, resolve
+from fedarena.runs.observer import Observer
 from fedarena.runs.run import start_run
 from fedarena.storage.run_data import RunData, load_run, load_runs
 
@@ -93,6 +96,26 @@ def test_constants_are_those_of_the_runs(study: Study, folder: Path) -> None:
         assert samples.min() <= group.options.samples <= samples.max()
     assert (deadline.options.deadline_seconds, deadline.options.ready_share) == (12, 1)
     assert (readiness.options.deadline_seconds, readiness.options.ready_share) == (120, 0.8)
+
+
+def test_a_method_that_trains_two_models_takes_twice_as_long() -> None:
+    plain, double = (
+        metric_options(prepare(resolve(merge(BASE, {"algorithm": name})), Observer()).simulation, 1)
+        for name in ("fedavg", "ditto")
+    )
+    assert double.samples == pytest.approx(2 * plain.samples)
+    assert double.flops_per_sample == pytest.approx(plain.flops_per_sample)
+
+
+def test_clients_upload_what_a_run_has_them_upload() -> None:
+    settings = {"transforms": ["sign"], "fleet.upload_bits_per_second": 1e5}
+    simulation = prepare(resolve(merge(BASE, settings)), Observer()).simulation
+    assert simulation.fleet is not None
+    options, clients = metric_options(simulation, 1), simulation.training_clients
+    jobs = simulation.world(None).phones.plan(clients, clients, np.zeros(len(clients)), 0)
+    seconds = jobs.download_seconds + jobs.compute_seconds + jobs.upload_seconds
+    found = measure_heterogeneity(simulation.fleet, clients, replace(options, trips=20, rounds=2))
+    np.testing.assert_allclose(found.cost_seconds, seconds)
 
 
 def test_metrics_are_those_of_the_fleet_as_the_clients_see_it(study: Study) -> None:

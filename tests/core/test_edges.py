@@ -16,10 +16,13 @@ from test_transforms import run as simulated
 import fedarena
 from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, TaskSpec
+from fedarena.display.report.methods import methods_of
+from fedarena.display.report.tables.saved import saved_table
 from fedarena.runs.config import merge, resolve
 from fedarena.runs.identity import settings_fingerprint
 from fedarena.runs.run import Run, resume_run
 from fedarena.simulate.edges import ByChance, EdgeFacts
+from fedarena.storage.run_data import load_run
 
 PHONES = {"name": "uniform", "seconds_per_sample": 0.1, "download_bits_per_second": 1e6, "upload_bits_per_second": 1e5}
 SMALL: dict[str, Any] = {
@@ -90,6 +93,30 @@ def test_rounds_of_edges_take_as_often_as_long(tmp_path: Path) -> None:
     np.testing.assert_allclose(real[1], 2 * real[0], rtol=0.1)  # zeros are not sent, of which there may be others
     for column in ("end_seconds", "bytes_up", "bytes_down", "steps", "flops"):
         np.testing.assert_allclose(twice[column].to_pylist()[1:], 2 * np.array(once[column].to_pylist()[1:]))
+
+
+def test_two_rounds_of_one_edge_are_two_rounds(tmp_path: Path) -> None:
+    everything = {"cohort": 12, "local": {"steps": 1, "batch_size": 1000, "lr": 1.0}}
+    plain = run(tmp_path, "plain", **everything)
+    one = run(tmp_path, "edge", edges={"name": "by_chance", "number": 1, "rounds": 2}, **everything, rounds=1)
+    assert one.rounds["train_loss"].to_pylist()[1] == pytest.approx(np.mean(plain.rounds["train_loss"].to_pylist()[1:]))
+    assert one.rounds["bytes_up"].to_pylist()[1] == sum(plain.rounds["bytes_up"].to_pylist()[1:])
+    assert saved_table(methods_of([load_run(one.path)])) == []  # nothing is compressed
+
+
+def test_what_clients_do_by_the_deadline_leaves_room_for_the_links_of_edges(tmp_path: Path) -> None:
+    found = run(
+        tmp_path,
+        "late begin",
+        algorithm={"name": "fedprox", "partial_work": True},
+        fleet={**PHONES, "seconds_per_sample": 1.0},
+        protocol={"name": "deadline", "seconds": 60},
+        local={"epochs": 1, "batch_size": 4},
+        edges={**EDGES, "seconds": 20.0},
+    )
+    jobs = found.jobs.to_pandas()
+    assert (jobs["share"] < 1).all()
+    assert (jobs["outcome"] == "used").all()
 
 
 def test_edges_for_an_attribute(tmp_path: Path) -> None:

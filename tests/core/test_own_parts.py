@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
-from logistic_clients import LOCAL, cohorts, flat, local_sgd, phones_of_different_speeds, plain
+from logistic_clients import (
+    LOCAL,
+    cohorts,
+    flat,
+    local_sgd,
+    logistic_simulation,
+    make_clients,
+    phones_of_different_speeds,
+    plain,
+)
 from test_transforms import ENGINES, rows_of, run
 
 from fedarena.algorithms import FedAvg
@@ -158,6 +168,15 @@ def test_compressed_uploads_have_the_size_of_the_model_on_its_way(make_federatio
         _, *rounds = run(make_federation, CohortEngine, [TopK(share=0.5)], clock=ClockOptions(model_bytes=model_bytes))
         sizes.append(np.concatenate([np.asarray(outcome.jobs["real_bytes_up"]) for outcome in rounds]))
     np.testing.assert_allclose(sizes[1], 10 * sizes[0])
+
+
+def test_bytes_are_counted_without_a_look_at_the_model_while_others_train_with_it(make_federation, monkeypatch) -> None:
+    federation = make_federation(make_clients(), 3, name="a federation of its own")
+    simulation = logistic_simulation(federation, FedAvg(), LOCAL, CohortEngine)
+    simulation = replace(simulation, clock=ClockOptions(model_bytes=1440))
+    simulation.load()
+    monkeypatch.setattr(type(simulation.engine), "initial_params", lambda engine: pytest.fail("it is not there"))
+    assert simulation.sent_bytes(72) > 0
 
 
 def test_compressing_twice_works(make_federation) -> None:

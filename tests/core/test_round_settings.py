@@ -49,9 +49,10 @@ def speeds(clients: Any, numbers: Any) -> Speeds:
     return Speeds(np.full(len(clients), 1.0), each, np.full(len(clients), 3.0))
 
 
-def by_speed(**options: Any) -> BySpeed:
+def by_speed(samples: int = 1000, **options: Any) -> BySpeed:
     policy = BySpeed(**options)
-    policy.prepare(PolicyFacts(0, np.arange(4), Algorithm(), LocalTraining(batch_size=5), {}))
+    local = LocalTraining(batch_size=5)
+    policy.prepare(PolicyFacts(0, np.arange(4), Algorithm(), local, {}, lambda clients: np.full(len(clients), samples)))
     policy.speeds = speeds
     return policy
 
@@ -64,6 +65,9 @@ def test_everybody_is_done_at_about_the_same_time() -> None:
     assert by_half.tolist() == [40, 20, 10, 5]  # as long as the third takes for 10 steps
     hasty = by_speed(least=2, usual=3, seconds=4.5).decide({}, clients, clients, [{}] * 4)[:, 0]
     assert hasty.tolist() == [2, 2, 2, 2]
+    # Of six samples, every second step is on a single one.
+    small = by_speed(6, usual=10, most=1000, seconds=44.0).decide({}, clients, clients, [{}] * 4)[:, 0]
+    assert small.tolist() == [132, 66, 32, 16]  # there is time for 400, 200, 100 and 50 samples
 
 
 @pytest.mark.filterwarnings("ignore:On average")

@@ -160,6 +160,28 @@ def test_who_leaves_is_missing_and_too_many_take_their_group_with_them(
     assert (before.clock.version, after.clock.version) == (1, groups[0])
 
 
+@pytest.mark.parametrize("leaving", ["abort", "pause"])
+def test_who_leaves_has_sent_what_it_had_time_for(leaving: str) -> None:
+    """Phones that take four seconds for 1,000 bytes are done after 12; one leaves while it sends its masked update."""
+    sizes = Traffic(6)
+    keys = 12 + (sizes.keys_down + sizes.keys_up) * 4 / 1000
+    leaves = int(keys) + 3
+    world = make_world([4.0] * 6, [[(0, leaves)], *[[STAYS]] * 5], leaving=leaving)
+    _, after = closed(world, cohort=6)
+    jobs = after.ended.take(np.argsort(after.ended.clients))
+    assert [OUTCOMES[outcome] for outcome in jobs.outcomes.tolist()] == ["left while uploading", *["used"] * 5]
+    # Whoever pauses is waited for until masked updates should be there.
+    assert jobs.end[0] == pytest.approx(leaves if leaving == "abort" else keys + 4)
+    assert np.isinf(jobs.uploaded[0])
+    done = world.phones.done(jobs)
+    sent = (leaves - keys) / 4 * MODEL_BYTES
+    # Their updates went up before, too, in this made-up world.
+    assert done.bytes_up[0] == pytest.approx(MODEL_BYTES + sizes.keys_up + sent, abs=2)
+    assert done.bytes_down[0] == MODEL_BYTES + sizes.keys_down
+    assert done.bytes_down[1] == MODEL_BYTES + sizes.keys_down + sizes.unmasking_down
+    assert done.seconds[0] == pytest.approx(12 + (sizes.keys_down + sizes.keys_up + sent) * 4 / 1000, abs=0.01)
+
+
 def test_groups_are_even_and_change_from_round_to_round() -> None:
     rounds = SecureRounds(Bonawitz(group=10), 3, 0)
     clients = np.arange(100, 135)

@@ -286,6 +286,25 @@ def test_the_virtual_clock_of_a_fleet_is_a_cost(tmp_path: Path) -> None:
     assert result.curve.cost_s.tolist() == [end - seconds[0] for end in seconds[1:]]
 
 
+def test_costs_are_of_what_is_really_sent(tmp_path: Path) -> None:
+    whole = raw(tmp_path).round_work(CONFIGURATION, 0.4)
+    scaled = raw(tmp_path, settings={"clock": {"model_bytes": 10**6}}).round_work(CONFIGURATION, 0.4)
+    assert (scaled.download_bytes, scaled.upload_bytes) == (10**6, 10**6)
+    asked = raw(tmp_path, system={"client_s": 0.0}, settings={"transforms": ["sign"]})
+    work = asked.round_work(CONFIGURATION, 0.4)
+    assert work.download_bytes == whole.download_bytes
+    assert work.upload_bytes < whole.upload_bytes / 20
+    seconds = work.download_bytes / 750_000 + work.upload_bytes / 250_000
+    assert asked.query(CONFIGURATION, Fidelity(1, 0.4)).cost_s == pytest.approx(seconds)
+    batches = raw(tmp_path, settings={"algorithm": {"name": "minibatch_sgd", "fraction": 0.01}})
+    plain = {**CONFIGURATION, "local.weight_decay": 0.0}
+    assert (whole.steps, batches.round_work(plain, 0.4).steps) == (2, 1)
+    with pytest.raises(BadInputError, match=r"a compressed download of .* depends on when a client was last there"):
+        raw(tmp_path, settings={"download": "sign"})
+    phones = {"fleet": "uniform", "protocol": "synchronous"}
+    assert raw(tmp_path, system="fleet", settings={"download": "sign", **phones}).query(CONFIGURATION).cost_s > 0
+
+
 def test_privacy_is_an_option(tmp_path: Path) -> None:
     noisy = raw(tmp_path, epsilon=1.0).query(CONFIGURATION, Fidelity(2))
     config = read_settings(next(tmp_path.glob("*/config.yaml")))

@@ -435,6 +435,24 @@ def test_costs_are_as_those_of_the_system(made: Path) -> None:
     )
 
 
+def test_steps_that_are_a_mean_over_clients_cost_as_much_as_in_training(tmp_path: Path) -> None:
+    partition = {"name": "dirichlet", "clients": 50, "alpha": 0.3}
+    settings = {name: value for name, value in SETTINGS.items() if name != "local.steps"} | {
+        "federation": SETTINGS["federation"] | {"partition": partition}
+    }
+    grid = {"local.weight_decay": [0.001], "local.lr": [0.1], "local.batch_size": [16]}
+    recipe = make_recipe(find_declared(settings), rounds=1, rates=(0.1,), seeds=(0,), grid=grid)
+    path, system = tmp_path / "table.parquet", {"step_s": 10.0}
+    asked = recipe.configurations()[0]
+    steps = make_table(recipe, path, training="one_by_one").work["steps"].item()
+    assert steps % 1 > 0
+    found = [
+        fedarena.hpo.problem(settings, system=system, **options).query(asked, Fidelity(1, 0.1)).cost_s
+        for options in ({"table": path}, {"mode": "raw", "runs_folder": tmp_path / "runs"})
+    ]
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
+
+
 def test_a_problem_of_ones_own_has_the_sample_rate_of_its_cohort() -> None:
     assert make_recipe(find_declared(SETTINGS | {"cohort": 2}), rounds=1).rates == (0.4,)
     assert fedarena.hpo.problem(SETTINGS | {"cohort": 2}, "raw").full == Fidelity(9, 0.4)

@@ -26,7 +26,8 @@ Losses = Callable[[dict[str, np.ndarray], np.ndarray], np.ndarray]
 
 def facts(**changes: Any) -> PolicyFacts:
     local = LocalTraining(lr=0.1, steps=2, epochs=None)
-    return PolicyFacts(seed=5, clients=CLIENTS, algorithm=FedAvg(), local=local, settings={}, **changes)
+    sizes = np.full(len(CLIENTS), 100)
+    return PolicyFacts(5, CLIENTS, FedAvg(), local, {}, lambda clients: sizes[clients], **changes)
 
 
 class Federation:

@@ -7,12 +7,14 @@ import math
 import re
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from clocked_runs import with_clock
 from rich.console import Console
 
+import fedarena
 from fedarena.display import final_table, write_report
 from fedarena.display.report.clock import section as clock_section
 from fedarena.display.report.clock.table import clock_columns, clock_rows
@@ -306,6 +308,24 @@ def test_the_summary_of_a_run_in_virtual_time(timed):
     assert summary["staleness"] == {"mean": pytest.approx(statistics.mean(stale)), "max": max(stale)}
     assert summary["joules"] == pytest.approx(sum(job["joules"] for job in jobs))
     assert summary["participation"]["invited_clients"] == len({job["index"] for job in jobs})
+
+
+def test_who_is_still_at_work_in_the_end_was_invited(tmp_path: Path) -> None:
+    run = fedarena.run(
+        federation={"name": "digits", "partition": {"name": "iid", "clients": 60}},
+        model="logistic_regression",
+        rounds=2,
+        cohort=30,
+        fleet="uniform",
+        protocol={"name": "buffered", "buffer_size": 5},
+        progress=False,
+        runs_folder=tmp_path,
+    )
+    jobs, found = run.jobs.to_pandas(), run.summary["participation"]
+    assert jobs["index"].nunique() < 30 <= found["invited_clients"] <= 30 + len(jobs)  # thirty began at once
+    assert found["used_clients"] == jobs[jobs["outcome"] == "used"]["index"].nunique()
+    (row,) = clock_rows(methods_of([run]))
+    assert row.never_invited == found["never_invited_share"] == 1 - found["invited_clients"] / 60
 
 
 def test_the_summary_of_the_ideal_world_is_as_before_but_for_participation(timed, make_run):

@@ -24,12 +24,15 @@ from fedarena.analysis.leading_metric import leading_metric, leading_metrics, me
 from fedarena.cli import main
 from fedarena.core.console import Screen
 from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.display.drawing.metrics import difference_text, score_text
 from fedarena.display.progress import ProgressBars
 from fedarena.display.report.methods import methods_of
 from fedarena.display.report.sections.headline import headline
+from fedarena.display.report.tables.differences import difference_text as paired_difference_text
 from fedarena.display.report.tables.reach import levels_between, reach_table
 from fedarena.display.terminal import baselines, scores_tables
 from fedarena.metrics.info import ACCURACY, FORMER_METRICS, LOSS
+from fedarena.metrics.metric import make_metric
 from fedarena.runs.config import resolve_settings
 from fedarena.runs.run import start_run
 from fedarena.storage.run_data import RunData
@@ -99,6 +102,16 @@ def test_numbers_have_the_digits_that_tell_something(errors):
     assert found.column("score").text(fedyogi) == f"{fedyogi.score.mean:.1f} ± {fedyogi.score.std:.1f}"
     assert found.column("over_baseline").text(fedyogi) == f"{fedyogi.over_baseline.mean:+.1f}"
     assert re.fullmatch(r"\d\.\d{3} ± 0\.\d{3}", found.column("loss").text(fedyogi))
+
+
+def test_small_errors_are_no_zeros():
+    error = make_metric("mse").info
+    assert score_text(error, 0.00042, 0.00003) == "0.00042 ± 0.00003"
+    assert difference_text(error, 0.00042, -0.00001) == "-0.00001"
+    assert paired_difference_text(error, -0.000012) == "−0.000012"
+    assert error.text(0.000031) == "0.000031"
+    assert (score_text(error, 0.0), score_text(error, 0.031), error.text(float("inf"))) == ("0.000", "0.031", "inf")
+    assert score_text(ACCURACY, 0.00042) == "0.000"  # of one
 
 
 def test_the_headline_names_the_metric_and_its_baseline(errors):

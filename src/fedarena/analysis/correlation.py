@@ -270,9 +270,11 @@ def metric_options(simulation: Simulation, repetitions: int) -> HeterogeneityOpt
         trips=simulation.rounds * simulation.cohort,
         cohort=simulation.cohort,
         break_seconds=simulation.clock.overhead_seconds or PAPER_OPTIONS.break_seconds,
-        model_bytes=round((load.download_bytes + load.upload_bytes) / 2),
-        samples=float(load.processed_samples(clients, np.ones(len(clients))).mean()),
-        flops_per_sample=load.flops_per_sample,
+        model_bytes=load.download_bytes,
+        upload_bytes=load.upload_bytes,
+        # Devices are timed at plain training: a method that does more on a sample is as slow as one with more samples.
+        samples=float(load.processed_samples(clients, np.ones(len(clients))).mean()) * load.compute_factor,
+        flops_per_sample=load.flops_per_sample / load.compute_factor,
         repetitions=repetitions,
     )
 

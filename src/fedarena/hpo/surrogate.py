@@ -67,7 +67,7 @@ class Surrogate:
     forest: Forest
     errors: tuple[Errors, ...]  # of all forests that were compared, the chosen one first
     grid: dict[str, tuple[Any, ...]]
-    work: dict[str, npt.NDArray[np.int64]]  # of the table, [configurations, rates]
+    work: dict[str, npt.NDArray[Any]]  # of the table, [configurations, rates]
     about: dict[str, Any]
 
     def features(self, configuration: Mapping[str, Any], rate: float, round: int) -> FloatArray:
@@ -85,7 +85,7 @@ class Surrogate:
             distances = [abs(_feature(self.space, name, value) - here) for value in values]
             place = place * len(values) + int(np.argmin(distances))
         column = self.rates.index(rate)
-        asked = {name: int(self.work[name][place, column]) for name in WORK}
+        asked = {name: self.work[name][place, column].item() for name in WORK}
         if "local.steps" in configuration:
             asked["steps"] = configuration["local.steps"]
         return RoundWork(**asked)

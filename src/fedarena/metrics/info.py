@@ -6,9 +6,12 @@ know nothing about the task it was for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
+
+_MOST_DECIMALS: Final = 9  # smaller values are zeros to people
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,19 @@ class MetricInfo:
         >>> MetricInfo("accuracy", "accuracy", low=0, high=1).text(0.75)
         '0.7500'
         """
-        return "–" if value is None or value != value else f"{value:.{self.decimals}f}"
+        if value is None or value != value:
+            return "–"
+        return f"{value:.{self.decimals_for(value, self.decimals)}f}"
+
+    def decimals_for(self, value: float, usual: int) -> int:
+        """As many decimals as usual; more for a small value of a metric of any size, which would look like zero.
+
+        >>> LOSS.decimals_for(0.3, 3), LOSS.decimals_for(0.00042, 3), ACCURACY.decimals_for(0.00042, 3)
+        (3, 5, 3)
+        """
+        if self.high is not None or not 10.0**-_MOST_DECIMALS <= abs(value) < 1:
+            return usual
+        return max(usual, min(_MOST_DECIMALS, 1 - math.floor(math.log10(abs(value)))))
 
     def is_better(self, value: float, than: float) -> bool:
         """Whether one value is strictly better than another."""

@@ -32,18 +32,22 @@ def lorenz_curve(counts: IntArray, clients: int, shares: FloatArray) -> FloatArr
     return np.asarray(np.interp(shares, places, have), dtype=np.float64)
 
 
-def summarize_participation(jobs_of: IntArray, used: npt.NDArray[np.bool_], clients: int) -> dict[str, Any]:
+def summarize_participation(
+    jobs_of: IntArray, used: npt.NDArray[np.bool_], clients: int, running: IntArray | None = None
+) -> dict[str, Any]:
     """How many of `clients` were ever invited, and how evenly.
 
-    `jobs_of` is the client of every job, and `used` says whose update went into a model.
+    `jobs_of` is the client of every job that ended, `used` says whose update went into a model, and `running` are those
+    who are still at work, with jobs that overlap with rounds.
     """
-    invited, counts = np.unique(jobs_of, return_counts=True)
+    _, counts = np.unique(jobs_of, return_counts=True)
+    invited = len(counts if running is None else np.union1d(jobs_of, running))
     contributing = len(np.unique(jobs_of[used]))
     return {
         "clients": clients,
-        "invited_clients": len(invited),
-        "gini": gini(counts, clients) if len(invited) else None,
-        "never_invited_share": 1 - len(invited) / clients,
+        "invited_clients": invited,
+        "gini": gini(counts, clients) if len(counts) else None,
+        "never_invited_share": 1 - invited / clients,
         "used_clients": contributing,
         "never_used_share": 1 - contributing / clients,
     }

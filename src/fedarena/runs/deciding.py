@@ -49,6 +49,7 @@ def prepare_policy(
         algorithm=algorithm,
         local=config.local,
         settings=_settings(config),
+        samples=lambda of: data.counts(of, "train"),
         labels=_labels(data, spec),
         is_private=is_private,
         counts_equally=aggregator.needs_rows,

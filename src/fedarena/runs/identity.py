@@ -140,7 +140,8 @@ def raw_bytes(simulation: Simulation) -> dict[str, int]:
     params = simulation.engine.initial_params()
     whole = count_bytes({"params": params})
     down, up = (simulation.sent_bytes(max(size, whole)) for size in transferred_bytes(simulation.algorithm, params))
-    return {"raw_download_bytes": down, "raw_upload_bytes": up}
+    times = simulation.edges.rounds  # that a job downloads and uploads
+    return {"raw_download_bytes": down * times, "raw_upload_bytes": up * times}
 
 
 def check_same_experiment(experiment: Experiment, folder: Path) -> None:

@@ -416,7 +416,10 @@ class Run:
         if secure is not None and (warning := secure_warning(secure)) is not None:
             self._warn(warning)
             said = [*said, warning]
-        summary = summarize(self.config, task, baseline, invitable, tables, status, message, attributes, said, attack)
+        running = None if self._snapshot is None else self._snapshot.clock.running.clients
+        summary = summarize(
+            self.config, task, baseline, invitable, tables, status, message, attributes, said, attack, running
+        )
         version = 0 if self._snapshot is None else self._snapshot.clock.version
         if (privacy := experiment.mechanism.summary(version)) is not None:
             summary["privacy"] = privacy

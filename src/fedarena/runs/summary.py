@@ -51,11 +51,13 @@ def summarize(
     attributes: pa.Table | None = None,
     warnings: Sequence[str] = (),
     attack: Mapping[str, Any] | None = None,
+    running: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
     """What ``summary.json`` holds.
 
     `training_clients` is how many could be invited, `attributes` what is known about those who were evaluated,
-    `warnings` what the user was told when the run began, `attack` who attacked and how.
+    `warnings` what the user was told when the run began, `attack` who attacked and how, `running` who was still at work
+    when it ended.
     """
     rounds, timings = tables["rounds"], tables["timings"]
     infos, lead = [metric.info for metric in task.metrics], task.lead.info
@@ -74,6 +76,7 @@ def summarize(
     clients = _total(rounds, "clients")
     jobs = JobTable.from_table(tables["jobs"])
     at_clients = len(jobs) > 0 and config.training != "centralized"
+    participation = summarize_participation(jobs.index, jobs.used, training_clients, running)
     return {
         "name": config.name,
         "status": status,
@@ -92,7 +95,7 @@ def summarize(
             "wall_seconds": train_seconds + _total(timings, "evaluate_seconds"),
             "clients_per_second": clients / train_seconds if train_seconds else None,
         },
-        **({"participation": summarize_participation(jobs.index, jobs.used, training_clients)} if at_clients else {}),
+        **({"participation": participation} if at_clients else {}),
         **({} if attack is None else {"attack": _summarize_attack(attack, rounds, evaluated)}),
         **_summarize_time(rounds, jobs, lead, baseline),
         **_summarize_classes(tables.get("classes")),

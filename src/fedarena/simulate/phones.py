@@ -109,6 +109,17 @@ class Phones:
             return self.is_available(clients, until)
         return np.asarray(self._leaves_at(clients, since) >= until)
 
+    def leaving_at(self, clients: IntArray, since: FloatArray, until: float | FloatArray) -> FloatArray:
+        """When phones that are there leave, at the latest then; if they pause, they have all that time."""
+        latest = np.broadcast_to(np.asarray(until, dtype=np.float64), clients.shape)
+        return latest.copy() if self.leaving == "pause" else np.minimum(self._leaves_at(clients, since), latest)
+
+    def seconds_there(self, clients: IntArray, begin: FloatArray, end: FloatArray) -> FloatArray:
+        """For how long phones that do not leave for good are there between two moments; 0 if the second is earlier."""
+        end = np.maximum(begin, end)
+        fleet = self._pausing_fleet
+        return end - begin if fleet is None else fleet.available_seconds(clients, begin, end)
+
     def byte_seconds(self, clients: IntArray, numbers: IntArray) -> tuple[FloatArray, FloatArray]:
         """How long these clients' phones take to download and to upload a byte, in the jobs of these numbers."""
         if self.fleet is None:
@@ -121,8 +132,16 @@ class Phones:
         down_bytes = np.full(len(clients), self.load.download_bytes)
         return Speeds(*self._seconds(clients, numbers, np.ones(len(clients), dtype=np.int64), down_bytes))
 
-    def plan(self, clients: IntArray, numbers: IntArray, times: FloatArray, version: int, round: int = 0) -> Jobs:
-        """Jobs that begin at these times of a round, and what becomes of them."""
+    def plan(
+        self,
+        clients: IntArray,
+        numbers: IntArray,
+        times: FloatArray,
+        version: int,
+        round: int = 0,
+        waited: FloatArray | float = 0.0,
+    ) -> Jobs:
+        """Jobs that begin at these times of a round, and what becomes of them; the server has `waited` since before."""
         decisions = self.load.decide(clients, numbers) if self.load.decide is not None and len(clients) else None
         samples = self._samples(clients, np.ones(len(clients)), decisions)
         down_bytes, up_bytes = (
@@ -131,7 +150,7 @@ class Phones:
         if self.load.download_bytes_of is not None:
             down_bytes = self.load.download_bytes_of(clients, version)
         download, compute, upload = self._seconds(clients, numbers, samples, down_bytes)
-        shares = self._shares(clients, download, compute, upload)
+        shares = self._shares(clients, waited + download, compute, upload)  # a deadline includes what was waited
         if (shares < 1).any():
             whole = samples
             samples = self._samples(clients, shares, decisions)
@@ -216,7 +235,7 @@ class Phones:
         return self.load.decided_samples(clients, shares, decisions)
 
     def _shares(self, clients: IntArray, download: FloatArray, compute: FloatArray, upload: FloatArray) -> FloatArray:
-        """How much of whole jobs that take so long clients do."""
+        """How much of whole jobs that take so long clients do; `download` is until they can train."""
         partial = self.load.partial_work
         if partial is None:
             return np.ones(len(clients))

@@ -407,9 +407,14 @@ class Simulation:
         """The same for many."""
         if self.clock.model_bytes is None:
             return sizes
-        factor = self.clock.model_bytes / count_bytes({"params": self.engine.initial_params()})
-        scaled: IntArray = np.rint(sizes * factor).astype(np.int64)
+        scaled: IntArray = np.rint(sizes * self._scale_of_bytes).astype(np.int64)
         return scaled
+
+    @cached_property
+    def _scale_of_bytes(self) -> float:
+        """Asked before anybody trains: while workers do, the model's parameters are those of their clients."""
+        assert self.clock.model_bytes is not None
+        return self.clock.model_bytes / count_bytes({"params": self.engine.initial_params()})
 
     def processed_samples(self, clients: IntArray, shares: FloatArray, decisions: FloatArray | None = None) -> IntArray:
         """How many samples these clients compute gradients on in these shares of whole jobs."""

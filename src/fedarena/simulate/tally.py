@@ -47,10 +47,12 @@ class Tally:
     @cached_property
     def losses(self) -> FloatArray:
         """What clients' losses were in training, as soon as that is known; to be asked when all are counted."""
-        losses = np.full(len(self._plan.ended), np.nan)
-        for positions, found in self._losses:
-            losses[positions] = found
-        return losses
+        losses, times = np.zeros((2, len(self._plan.ended)))
+        for positions, found in self._losses:  # several of a job with several rounds of its edge, alike in samples
+            losses[positions] += np.asarray(found)
+            times[positions] += 1
+        means: FloatArray = np.divide(losses, times, out=np.full(len(losses), np.nan), where=times > 0)
+        return means
 
     def feedback(self) -> Feedback:
         """What the selector is told."""

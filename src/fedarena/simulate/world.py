@@ -142,10 +142,9 @@ class World:
     def plan(self, clients: IntArray, times: float | FloatArray, version: int, first_number: int) -> Jobs:
         """The jobs of clients who are invited at these times, numbered in this order."""
         numbers = np.arange(first_number, first_number + len(clients))
-        begin = np.asarray(times, dtype=np.float64)
-        if self.begin is not None:
-            begin = self.begin(clients, begin)
-        return self.phones.plan(clients, numbers, begin, version, self.round)
+        invited = np.asarray(times, dtype=np.float64)
+        begin = invited if self.begin is None else self.begin(clients, invited)
+        return self.phones.plan(clients, numbers, begin, version, self.round, begin - invited)
 
     def _checked(self, chosen: Any, number: int, busy: IntArray | None) -> IntArray:
         """Whoever writes a selector of their own is told what it does wrong."""

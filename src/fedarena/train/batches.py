@@ -9,6 +9,7 @@ from fedarena.core import streams
 from fedarena.train.optimizers import LocalTraining
 
 IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
 
 
 def count_steps(samples: IntArray, local: LocalTraining) -> IntArray:
@@ -25,6 +26,13 @@ def count_processed(samples: IntArray, steps: IntArray, batch_size: int | IntArr
     epochs, further_steps = np.divmod(steps, steps_per_epoch)
     processed: IntArray = epochs * samples + np.minimum(further_steps * batch_size, samples)
     return processed
+
+
+def count_steps_within(processed: FloatArray, samples: IntArray, batch_size: int) -> FloatArray:
+    """How many whole steps clients take that compute gradients on at most so many samples."""
+    epochs, rest = np.divmod(processed, np.maximum(samples, 1))
+    steps: FloatArray = epochs * -(-samples // batch_size) + rest // batch_size
+    return steps
 
 
 def sample_order(samples: int, seed: int, round: int, client: int, epoch: int) -> IntArray:

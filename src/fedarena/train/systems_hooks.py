@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedarena.models import Tensors
-from fedarena.train.batches import IntArray, count_processed, count_steps
+from fedarena.train.batches import IntArray, count_processed, count_steps, count_steps_within
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.tensors import Groups
 
@@ -58,9 +58,7 @@ class SystemsHooks:
         """
         steps, batch_size = self.local_steps(samples, self.local), self.local.batch_size
         fitting = wanted * count_processed(samples, steps, batch_size) + SHARE_ROUNDING
-        epochs, rest = np.divmod(fitting, np.maximum(samples, 1))
-        whole_steps = epochs * -(-samples // batch_size) + rest // batch_size
-        return np.clip(whole_steps, 1, None) / np.maximum(steps, 1)
+        return np.clip(count_steps_within(fitting, samples, batch_size), 1, None) / np.maximum(steps, 1)
 
     def download(self, broadcast: Groups) -> Groups:
         """The part of the broadcast that is sent and counted; all but what clients have from the beginning."""

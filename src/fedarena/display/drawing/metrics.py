@@ -18,9 +18,9 @@ def as_title(metric: MetricInfo) -> str:
 
 
 def decimals_of(metric: MetricInfo, value: float = 0.0) -> int:
-    """How many decimals a value has where it is compared with others: fewer if it is large."""
+    """How many decimals a value has where it is compared with others: fewer if it is large, more if it is small."""
     before_point = 1 if abs(value) < 1 else math.floor(math.log10(abs(value))) + 1
-    return max(0, min(metric.decimals, _MOST_DECIMALS, _MOST_DIGITS - before_point))
+    return metric.decimals_for(value, max(0, min(metric.decimals, _MOST_DECIMALS, _MOST_DIGITS - before_point)))
 
 
 def score_text(metric: MetricInfo, mean: float | None, std: float | None = None) -> str:

@@ -14,15 +14,15 @@ class DeviceCosts:
     """Seconds that the device of client i, the row i of devices, takes; `t_break` is not among them."""
 
     def __init__(self, devices: Devices, options: HeterogeneityOptions):
-        bits = 8.0 * options.model_bytes
+        up_bytes = options.model_bytes if options.upload_bytes is None else options.upload_bytes
         self._compute: FloatArray = devices.compute_seconds(
             np.arange(len(devices)), options.samples, options.samples * options.flops_per_sample
         )
         self._download, self._upload = (
-            _seconds_of(bits, speeds, measured)
-            for speeds, measured in (
-                (devices.download_bits_per_second, devices.measured_download),
-                (devices.upload_bits_per_second, devices.measured_upload),
+            _seconds_of(8.0 * size, speeds, measured)
+            for size, speeds, measured in (
+                (options.model_bytes, devices.download_bits_per_second, devices.measured_download),
+                (up_bytes, devices.upload_bits_per_second, devices.measured_upload),
             )
         )
         # How many measured speeds there are to choose from, for downloads and for uploads.

@@ -42,6 +42,7 @@ class HeterogeneityOptions:
     cohort: int = 20  # k, the clients invited in a round
     break_seconds: float = 20.0  # t_break, before every round
     model_bytes: int = VIT_B_BYTES  # downloaded and uploaded once a round
+    upload_bytes: int | None = None  # uploaded instead, where clients do not send as much as they get
     samples: float = 1.0  # |D|, processed in a round
     flops_per_sample: float = VIT_B_FLOPS  # where a device tells operations per second
     ready_share: float = 1.0  # pr, the share of invited clients that metrics ending in -T wait for
@@ -69,6 +70,9 @@ class HeterogeneityOptions:
         for name in ("model_bytes", "samples", "flops_per_sample", "seed"):
             known = _is_finite(getattr(self, name)) and 0 <= getattr(self, name) <= _LARGEST
             self._check(name, known, f"be from 0 to {_LARGEST:g}")
+        up = self.upload_bytes
+        known = up is None or (isinstance(up, int) and 0 <= up <= _LARGEST)
+        self._check("upload_bytes", known, f"be a whole number from 0 to {_LARGEST:g}, or None")
         kinds = get_args(RandomNumbers)
         self._check("random_numbers", self.random_numbers in kinds, f"be {' or '.join(map(repr, kinds))}")
         self._check("ready_share", 0 < self.ready_share <= 1, "be above 0 and at most 1")

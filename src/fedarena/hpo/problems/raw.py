@@ -21,7 +21,7 @@ from fedarena.hpo.scores import best_so_far
 from fedarena.runs.building import build_task, prepare
 from fedarena.runs.config import NOT_DECISIVE, RunConfig, merge, resolve
 from fedarena.runs.opening import open_federation
-from fedarena.simulate.simulation import transferred_bytes
+from fedarena.train import Algorithm
 
 
 class RawProblem(Problem):
@@ -43,7 +43,8 @@ class RawProblem(Problem):
         self.objective, self.maximize = objective.score, objective.maximize
         self.sample_rates = ()
         self.system = system  # None: the virtual clock of the runs
-        self._work: dict[str, tuple[int, int]] = {}
+        # Bytes down and up, who knows the steps, and how often clients take them in a round.
+        self._work: dict[str, tuple[int, int, Algorithm, int]] = {}
         self.federation, config = open_federation(self._base(), Silent())
         self.metrics = tuple(metric.name for metric in build_task(config, self.federation).metrics)
         self._made_of = MadeOf()
@@ -56,6 +57,12 @@ class RawProblem(Problem):
             raise BadInputError(
                 f"The devices of {self.name} are ideal and take no time; name a fleet in its settings "
                 "(settings={'fleet': …}) to have their virtual clock as the cost"
+            )
+        if system is not None and config.download["name"] != "none":
+            raise BadInputError(
+                f"What a compressed download of {self.name} takes depends on when a client was last there, which costs "
+                "by a system do not know; leave download out, or have the virtual clock of a fleet as the cost "
+                "(mode=raw, system=fleet)"
             )
 
     @property
@@ -79,12 +86,15 @@ class RawProblem(Problem):
     def round_work(self, configuration: Mapping[str, Any], client_sample_rate: float) -> RoundWork:
         """What a round asks of the system."""
         config = self.config(configuration, client_sample_rate, seed=0)
-        key = settings_digest([config.model, config.algorithm, config.transforms, config.privacy])
+        sent = [config.transforms, config.privacy, config.secure_aggregation, config.edges, config.clock.model_bytes]
+        key = settings_digest([config.model, config.algorithm, *sent])
         if key not in self._work:
             simulation = prepare(config, Silent()).simulation
-            self._work[key] = transferred_bytes(simulation.algorithm, simulation.engine.initial_params())
-        down, up = self._work[key]
-        return RoundWork(self.cohort(client_sample_rate), down, up, self._steps(config))
+            load, secure = simulation.load(), simulation.secure_rounds
+            up = load.upload_bytes if secure is None else secure.update_bytes
+            self._work[key] = load.download_bytes, up, simulation.algorithm, simulation.edges.rounds
+        down, up, algorithm, times = self._work[key]
+        return RoundWork(self.cohort(client_sample_rate), down, up, times * self._steps(config, algorithm))
 
     def pause(self) -> None:
         """Lets go of all courses; what was trained is on disk, and goes on when it is asked for."""
@@ -119,14 +129,10 @@ class RawProblem(Problem):
         """The configuration of the middle of the space, to see what all have in common."""
         return resolve(merge(self.settings, self.space.at([0.5] * len(self.space))))
 
-    def _steps(self, config: RunConfig) -> float:
-        """Local steps of a client: as many as are set, or on average as its samples make in its epochs."""
-        if config.local.steps is not None:
-            return float(config.local.steps)
-        clients = self.federation.clients("train")
-        samples = self.federation.counts(clients, "train")
-        batches = np.ceil(samples[samples > 0] / config.local.batch_size)
-        return float(batches.mean() * (config.local.epochs or 1))
+    def _steps(self, config: RunConfig, algorithm: Algorithm) -> float:
+        """Local steps of a client, on average over those who train."""
+        samples = self.federation.counts(self.federation.clients("train"), "train")
+        return float(algorithm.local_steps(samples[samples > 0], config.local).mean())
 
 
 def usual_rate(declared: Declared) -> float:

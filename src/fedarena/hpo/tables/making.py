@@ -201,12 +201,14 @@ def _assemble(
     configurations = recipe.configurations()
     with np.errstate(over="ignore"):
         values = rounded(means, recipe.bits)
-    work = {name: np.zeros((len(configurations), len(recipe.rates)), dtype=np.int64) for name in WORK}
+    asked_of = {name: np.zeros((len(configurations), len(recipe.rates))) for name in WORK}
     for place, configuration in enumerate(configurations):
         for column, rate in enumerate(recipe.rates):
             asked = problem.round_work(configuration, rate)
             for name in WORK:
-                work[name][place, column] = round(getattr(asked, name))
+                asked_of[name][place, column] = getattr(asked, name)
+    # Steps are a mean over clients, which need not be whole.
+    work = {name: found.astype(np.int64) if (found % 1 == 0).all() else found for name, found in asked_of.items()}
     environment = describe_environment()
     about = {
         "recipe_fingerprint": recipe.fingerprint,

@@ -48,7 +48,7 @@ class Table:
     scores: tuple[str, ...]
     values: FloatArray  # [configurations, rates, scores, rounds]
     present: npt.NDArray[np.bool_]  # [configurations, rates]
-    work: dict[str, IntArray]  # [configurations, rates]
+    work: dict[str, npt.NDArray[Any]]  # [configurations, rates], whole numbers where all are
     seeds: tuple[int, ...]
     about: dict[str, Any] = field(default_factory=dict)  # settings, fingerprints, command, versions
 
@@ -187,8 +187,9 @@ def _assemble(found: pa.Table, about: Mapping[str, Any]) -> Table:
         values[configuration, rate, place, round] = found[name].to_numpy()
     work = {}
     for name in WORK:
-        work[name] = np.zeros((configurations, len(rates)), dtype=np.int64)
-        work[name][configuration, rate] = found[name].to_numpy()
+        asked = found[name].to_numpy()
+        work[name] = np.zeros((configurations, len(rates)), dtype=asked.dtype)
+        work[name][configuration, rate] = asked
     return Table(
         problem=str(about["problem"]),
         space=space,
@@ -235,7 +236,7 @@ def table_checksum(table: Table) -> str:
     digest.update(np.where(np.isnan(cells), np.float32(np.nan), cells).tobytes())
     digest.update(np.ascontiguousarray(table.present).tobytes())
     for name in WORK:
-        digest.update(table.work[name][table.present].astype(np.int64).tobytes())
+        digest.update(table.work[name][table.present].tobytes())
     return digest.hexdigest()
 
 

@@ -47,6 +47,7 @@ class PolicyFacts:
     algorithm: Algorithm
     local: LocalTraining
     settings: Mapping[str, Any]  # those of the run that are not in `local`, such as algorithm.mu and model.dropout
+    samples: Callable[[IntArray], IntArray]  # how many training samples clients have
     labels: Callable[[IntArray], FloatArray] | None = None  # how often clients have each label; None: there are none
     is_private: bool = False  # whether what clients send is clipped and noised, each counting the same
     counts_equally: bool = False  # whether the aggregator has no regard to clients' weights

@@ -15,6 +15,8 @@ from fedarena.core.space import Space
 from fedarena.simulate.policies.base import POLICIES, FloatArray, IntArray, Policy, PolicyFacts, check_between
 from fedarena.simulate.policies.settings import check_space
 from fedarena.train import Groups
+from fedarena.train.batches import count_processed, count_steps_within
+from fedarena.train.systems_hooks import SHARE_ROUNDING
 
 _STEPS = "local.steps"
 
@@ -42,7 +44,7 @@ class BySpeed(Policy):
 
     def prepare(self, facts: PolicyFacts) -> None:
         """Told once, before the run."""
-        self.facts = facts
+        self.facts, self._batch_size = facts, facts.local.batch_size
         few = {"from": self.least, "to": self.most} if self.least < self.most else [self.least]
         self.space = Space.parse({_STEPS: few})
         check_space(self.space, facts.algorithm, facts.local)
@@ -51,15 +53,17 @@ class BySpeed(Policy):
         """The steps of every job."""
         if self.speeds is None:  # where no time passes, nobody is slow
             return np.full((len(clients), 1), float(self.usual))
-        speeds = self.speeds(clients, numbers)
-        step = speeds.seconds_per_sample * self.facts.local.batch_size
-        sending = speeds.download_seconds + speeds.upload_seconds
+        speeds, samples, batch_size = self.speeds(clients, numbers), self.facts.samples(clients), self._batch_size
+        each, sending = speeds.seconds_per_sample, speeds.download_seconds + speeds.upload_seconds
         seconds = self.seconds
         if seconds is None:
-            seconds = float(np.quantile(sending + self.usual * step, self.share, method="higher"))
-        steps = np.divide(seconds - sending, step, out=np.full(len(step), float(self.most)), where=step > 0)
-        whole: FloatArray = np.clip(np.floor(steps + 1e-9), self.least, self.most)
-        return whole[:, None]
+            usual = each * count_processed(samples, np.full(len(clients), self.usual), batch_size)
+            seconds = float(np.quantile(sending + usual, self.share, method="higher"))
+        # An epoch's last batch is as short as it is, so that steps of clients with few samples take less.
+        fitting = np.divide(seconds - sending, each, out=np.full(len(each), np.inf), where=each > 0)
+        fitting = np.clip(fitting, 0, float(self.most * batch_size)) + SHARE_ROUNDING
+        steps: FloatArray = np.clip(count_steps_within(fitting, samples, batch_size), self.least, self.most)
+        return steps[:, None]
 
     def hyperparameters(self, decisions: FloatArray) -> dict[str, FloatArray]:
         """The steps."""

@@ -28,10 +28,25 @@ class _Times:
 
     bytes_down: IntArray
     bytes_up: IntArray
-    seconds_down: FloatArray  # of its own
-    seconds_up: FloatArray
-    masked: FloatArray  # when the group's masked updates are all there, counted from the beginning
+    keys_down: IntArray  # the part of these before masked updates are sent
+    keys_up: IntArray
+    down: FloatArray  # seconds that a byte takes on its own link
+    up: FloatArray
+    keys: FloatArray  # when the group's keys are exchanged, counted from the beginning
+    masked: FloatArray  # when its masked updates are all there
     end: FloatArray  # when masks are off
+
+    def cut_short(self, gone: BoolArray, sending_seconds: FloatArray, update_bytes: int) -> _Times:
+        """The same, but for those who were gone only keys and what they sent of their updates in so many seconds."""
+        whole = update_bytes * self.up
+        shares = np.divide(sending_seconds, whole, out=np.zeros_like(whole), where=whole > 0)
+        has_keys = sending_seconds > 0
+        sent = has_keys * (self.keys_up + np.floor(np.clip(shares, 0, 1) * update_bytes).astype(np.int64))
+        return replace(
+            self,
+            bytes_down=np.where(gone, has_keys * self.keys_down, self.bytes_down),
+            bytes_up=np.where(gone, sent, self.bytes_up),
+        )
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,9 @@ class SecureRounds:
         groups = self.groups(clients, round)
         times = self._times(clients, jobs.numbers[members], groups, phones)
         arrives = phones.stays(clients, since, begin + times.masked)
+        left = phones.leaving_at(clients, since, begin + times.masked)
+        sending = phones.seconds_there(clients, begin + times.keys, left)
+        times = times.cut_short(~arrives, sending, self.update_bytes)
         remains = arrives & phones.stays(clients, since, begin + times.end)
         summed = arrives & self._is_enough(groups, remains)
         outcomes, steps = jobs.outcomes.copy(), plan.steps.copy()
@@ -66,6 +84,8 @@ class SecureRounds:
         outcomes[used], steps[used], uploaded[used] = int(Outcome.LEFT_UPLOADING), -1, np.inf
         outcomes[members[arrives]] = int(Outcome.LOST_WITH_ITS_GROUP)
         outcomes[members[summed]], steps[members[summed]] = int(Outcome.USED), plan.steps[members[summed]]
+        end[used] = phones.leaving_at(jobs.clients[used], jobs.end[used], begin)
+        end[members] = left
         uploaded[members[arrives]] = end[members[arrives]] = begin + times.masked[arrives]
         of_group = np.full(len(jobs), -1)
         of_group[members] = groups
@@ -94,7 +114,7 @@ class SecureRounds:
         """What messages of the real encodings take on the links of these phones."""
         down, up = phones.byte_seconds(clients, numbers)
         if not len(clients):
-            return _Times(groups, groups, down, up, down, up)
+            return _Times(groups, groups, groups, groups, down, up, down, down, down)
         traffic = [self.secure.traffic(int(size)) for size in np.bincount(groups)]
 
         def sizes(name: str) -> IntArray:
@@ -106,7 +126,7 @@ class SecureRounds:
         masked = keys + _slowest(self.update_bytes * up, groups) + trip
         end = masked + _slowest(last_down * down + last_up * up, groups) + self.secure.trips_after * trip
         bytes_down, bytes_up = keys_down + last_down, keys_up + self.update_bytes + last_up
-        return _Times(bytes_down, bytes_up, bytes_down * down, bytes_up * up, masked, end)
+        return _Times(bytes_down, bytes_up, keys_down, keys_up, down, up, keys, masked, end)
 
 
 def secure_row(plan: RoundPlan) -> dict[str, float]:
@@ -123,8 +143,8 @@ def _with_traffic(jobs: Jobs, members: IntArray, times: _Times) -> Jobs:
     more = {
         "download_bytes": times.bytes_down,
         "upload_bytes": times.bytes_up,
-        "download_seconds": times.seconds_down,
-        "upload_seconds": times.seconds_up,
+        "download_seconds": times.bytes_down * times.down,
+        "upload_seconds": times.bytes_up * times.up,
     }
     changed = {}
     for name, added in more.items():

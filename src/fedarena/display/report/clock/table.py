@@ -114,7 +114,7 @@ def _seed(run: RunData) -> dict[str, float]:
     jobs = JobTable.from_table(run.jobs)  # empty where nobody ever began
     ends, joules = column(run.rounds, "end_seconds"), column(run.rounds, "joules")
     _, invited = np.unique(jobs.index, return_counts=True)
-    clients = training_clients(run)
+    clients, participation = training_clients(run), run.summary.get("participation") or {}
     seconds = float(ends[-1] - ends[0])
     return {
         "hours": seconds / 3600,
@@ -126,7 +126,10 @@ def _seed(run: RunData) -> dict[str, float]:
         "wasted_bytes": wasted_share(jobs.bytes, jobs.used) if len(jobs) else math.nan,
         "joules": _sum_of_known(joules),
         "staleness": float(jobs.staleness[jobs.used].mean()) if jobs.used.any() else math.nan,
-        "never_invited": math.nan if clients is None else 1 - len(invited) / clients,
+        # Who was still at work in the end is in no table of a finished run.
+        "never_invited": participation.get(
+            "never_invited_share", math.nan if clients is None else 1 - len(invited) / clients
+        ),
         "gini": math.nan if clients is None else gini(invited, clients),
     }
 

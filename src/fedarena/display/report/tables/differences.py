@@ -158,7 +158,7 @@ def _share(number: int, total: int) -> str:
 
 def difference_text(metric: MetricInfo, value: float) -> str:
     """A difference of a metric, with its sign and one decimal more than the metric is shown with."""
-    return f"{value:+.{min(decimals_of(metric) + 1, 4)}f}".replace("-", "−")
+    return f"{value:+.{metric.decimals_for(value, min(decimals_of(metric) + 1, 4))}f}".replace("-", "−")
 
 
 def interval_text(metric: MetricInfo, interval: tuple[float, float] | None) -> str:
