@@ -239,8 +239,7 @@ def _several(table: RawTable, names: Sequence[str], task: TableTask, marks: Miss
 def _separated(name: str, array: pa.ChunkedArray, separator: str, marks: Marks) -> Labels:
     """Several labels in one text, or none if it is empty."""
     texts = read_names(name, array, "label")
-    gone = set(marks.texts) - {""}
-    is_missing = np.array([text in gone for text in texts.words] + [False], dtype=bool)
+    is_missing = np.array([marks.has(text) for text in texts.words] + [False], dtype=bool)
     split = [[part.strip() for part in text.split(separator) if part.strip()] for text in texts.words]
     distinct = list(
         dict.fromkeys(part for number, parts in enumerate(split) if not is_missing[number] for part in parts)

@@ -185,7 +185,7 @@ def _input_columns(table: RawTable, options: TableOptions) -> list[str]:
         for name in named or ():
             if option == "missing" and name == ALL_COLUMNS:
                 continue
-            table.column(name, option)
+            table.require(name, option)
             taken = next((other for other, names in used.items() if name in names), None)
             if taken is not None and option in ("features", "categorical"):
                 raise BadInputError(f"{option} names {quoted(name)}, which is no input, because {taken} names it.")
@@ -247,7 +247,7 @@ def _read_inputs(
     columns = _input_columns(table, options)
     for number, column in enumerate(columns):
         progress(number / len(columns))
-        array = table.columns[column]
+        array = table.column(column, "features")
         is_wanted = column in options.categorical
         is_category = is_wanted or pa.types.is_dictionary(array.type)
         words_by = None if is_category else f"name {quoted(column)} among categorical"
@@ -382,7 +382,7 @@ def _disguised(name: str, values: Values, became: str) -> str | None:
     """A sentence about words of which most look like numbers or dates that nobody could read as such."""
     if not isinstance(values, Words):
         return None
-    found = [word for word in values.words if as_number(word) is None and _DISGUISED.fullmatch(word.strip())]
+    found = [word for word in values.words if as_number(word) is None and _DISGUISED.fullmatch(word.strip(" '\""))]
     if 2 * len(found) <= len(values.words):
         return None
     return (
