@@ -132,7 +132,7 @@ def _json_objects(lines: Iterator[str], path: Path) -> Iterator[dict[str, Any]]:
 
 def _parsed(text: str, path: Path, where: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_without_doubles)
+        return json.loads(text, object_pairs_hook=without_doubles)
     except BadInputError as error:
         raise BadInputError(f"{path}{where}: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -142,7 +142,8 @@ def _parsed(text: str, path: Path, where: str) -> Any:
         ) from None
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; raises if it has a name twice, of which Python takes the last one."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -175,7 +175,7 @@ def _single(name: str, values: Values, task: TableTask) -> Labels:
     if isinstance(values, Words):
         if task == "regression":
             raise BadInputError(f"Column {quoted(name)} holds words such as {quoted(values.words[0])}, no numbers.")
-        refuse_booleans_and_numbers(name, values.words)
+        refuse_booleans_and_numbers(f"Column {quoted(name)}", values.words)
         return _classes(name, list(values.words), values.codes, missing)
     numbers = values.values
     distinct, codes = np.unique(numbers[~missing], return_inverse=True)

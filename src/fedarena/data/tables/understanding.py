@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +43,7 @@ from fedarena.data.tables.values import (
     Values,
     Where,
     Words,
+    alike,
     read_names,
     read_values,
 )
@@ -229,15 +229,8 @@ def _spelling_notes(table: RawTable, options: TableOptions) -> list[str]:
         trimmed = Counter(text.strip() for text in distinct if text is not None and text.strip())
         if several := [text for text, count in trimmed.items() if count > 1]:
             notes.append(f"Of {name}, values that differ only in blanks at their ends are one: {quoted(several[0])}.")
-        by_look: dict[str, list[str]] = {}
-        for text in trimmed:
-            by_look.setdefault(" ".join(normalize("NFKC", text).casefold().split()), []).append(text)
-        if alike := [texts for texts in by_look.values() if len(texts) > 1]:
-            more = f", like {len(alike) - 1:,} more," if len(alike) > 1 else ""
-            notes.append(
-                f"Of {name}, {' and '.join(map(quoted, alike[0]))}{more} differ only in capitals, blanks or how "
-                "characters are encoded, and are not the same; write them in one way if they should be."
-            )
+        if (told := alike(trimmed)) is not None:
+            notes.append(f"Of {name}, {told}.")
     return notes
 
 
