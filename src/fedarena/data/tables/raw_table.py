@@ -161,7 +161,7 @@ def array_of(name: str, values: Any) -> pa.ChunkedArray:
         return pa.chunked_array(values)
     is_of_pandas = type(values).__module__.partition(".")[0] == "pandas"  # NumPy would drop digits beside a gap
     if hasattr(values, "__array__") and not is_of_pandas and np.ndim(values) > 0:  # arrays and tensors
-        numbers = np.asarray(_known_to_numpy(values))
+        numbers = np.asarray(known_to_numpy(values))
         values = list(numbers.reshape(len(numbers), -1)) if numbers.ndim > 1 else numbers
     try:
         found = pa.array(values, from_pandas=True)
@@ -172,7 +172,7 @@ def array_of(name: str, values: Any) -> pa.ChunkedArray:
     return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
 
 
-def _known_to_numpy(values: Any) -> Any:
+def known_to_numpy(values: Any) -> Any:
     """A tensor of torch without its gradient, here, and in a type that NumPy has; anything else as it is."""
     if not hasattr(values, "detach"):
         return values
