@@ -232,8 +232,8 @@ def _sqlite(address: str) -> Any:
 def _drop_half_a_line(path: Path) -> None:
     """What a killed process left at the end of the journal; nobody has read it, and nobody writes now.
 
-    A whole last line that is no JSON, also an empty one, is damage. Optuna would take it for one that is still being written, and fail
-    later, once another one follows.
+    A whole last line that is no JSON, also an empty one, is damage. Optuna would take it for one that is still being
+    written, and fail later, once another one follows.
     """
     with open(path, "rb+") as file:
         content = file.read()
