@@ -162,7 +162,12 @@ def _rounded(name: str, numbers: AnyArray) -> AnyArray:
             f"{changed[0]!r} would become {changed[1]!r}; subtract what they have in common before."
         )
     with np.errstate(over="ignore"):
-        return numbers.astype(np.float32)
+        rounded = numbers.astype(np.float32)
+    if np.isinf(rounded).any():
+        raise BadInputError(
+            f"The label {quoted(name)} holds {numbers[np.isinf(rounded)][0]:g}, which is too large for 32 bits."
+        )
+    return rounded
 
 
 def _check_kind(task: TableTask, found: TableTask, why: str) -> None:
