@@ -51,6 +51,20 @@ def test_a_configuration_survives_its_file(seed: int, rounds: int, lr: float, mu
     assert config.algorithm["mu"] == mu
 
 
+@pytest.mark.parametrize("name", ["runs #2", "#2", "12 #2", "own\ndata", "null # not"])
+def test_a_text_on_the_command_line_is_all_of_it(name: str) -> None:
+    assert settings(f"name={name}") == {"name": name}
+    assert settings(f'name="{name}"'.replace("\n", "\\n")) == {"name": name}
+    assert (
+        settings(f"federation={{name: leaf, folder: '{name}'}}".replace("\n", "\n\n"))["federation"]["folder"] == name
+    )
+
+
+def test_values_on_the_command_line_are_yaml() -> None:
+    given = settings("a=1", "b=0.5", "c=true", "d=null", "e=", "f=[1, x]", "g='1'", "h=1.5e+3 ", "i={j: 2}  # nothing")
+    assert list(given.values()) == [1, 0.5, True, None, None, [1, "x"], "1", 1500.0, {"j": 2}]
+
+
 def test_names_are_short_for_named_parts() -> None:
     short = resolve(settings("federation=digits", "algorithm=fedprox"))
     assert short == resolve(settings("federation.name=digits", "algorithm.name=fedprox"))

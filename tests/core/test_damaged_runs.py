@@ -247,6 +247,14 @@ def test_weights_of_a_finished_run_with_another_checkpoint_are_refused(copy: Cal
     assert read_weights(other)
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "environment.json"])
+def test_weights_of_a_run_that_says_it_began_otherwise_are_refused(name: str, copy: Callable[[str], Path]) -> None:
+    folder, other = copy("finished-0"), copy("finished-1")
+    shutil.copy(other / name, folder / name)
+    with pytest.raises(BadInputError, match=name.replace(".", r"\.")):
+        read_weights(folder)
+
+
 def test_a_state_that_does_not_fit_the_model_is_refused() -> None:
     weight, path = torch.zeros(10, 64), Path("round-3.safetensors")
     fresh = {"params": {"weight": weight}, "velocity": {"weight": weight}}

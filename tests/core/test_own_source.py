@@ -19,6 +19,7 @@ from fedarena.cli import main
 from fedarena.core.errors import BadInputError
 from fedarena.runs.config import merge, resolve
 from fedarena.runs.own_source import own_source
+from fedarena.runs.weights import read_weights
 
 METHOD = """
 from fedarena.algorithms import FedAvg
@@ -291,6 +292,21 @@ def test_a_model_of_other_source_is_told(workplace: Path) -> None:
         pytest.raises(BadInputError, match="are not those of its model any more"),
     ):
         result.model()
+
+
+def test_weights_that_other_source_makes_are_told(workplace: Path) -> None:
+    (workplace / "own_lazy.py").write_text(
+        "from fedarena.algorithms import FedAvg\n"
+        "def twist(x): return x\n"
+        "class Scaled(FedAvg):\n"
+        "    def evaluation_params(self, state):\n"
+        "        return {name: 1.0 * p for name, p in state['params'].items()}\n"
+    )
+    result = fedarena.run(SMALL, rounds=1, algorithm="own_lazy:Scaled", progress=False)
+    read_weights(result.path)
+    edit(workplace / "own_lazy.py", "1.0 * p", "2.0 * p")
+    with pytest.warns(UserWarning, match=r"own_lazy\.py changed since the run .* began: its weights are what"):
+        read_weights(result.path)
 
 
 @pytest.mark.parametrize(

@@ -288,3 +288,14 @@ def test_numbers_that_rounding_does_not_harm_need_no_words(recwarn: pytest.Warni
     rows = Dataset.from_dict({"x": [0.1, 0.7, 1e9, 3.3], "who": list("aabb"), "y": list("uvuv")})
     from_hf(rows, client="who", label="y", features="x")
     assert not [one for one in recwarn if "Column" in str(one.message)]
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_a_dataset_with_a_transform_is_refused(as_dict: bool) -> None:
+    rows = Dataset.from_dict({"x": [0.1, 0.7, 1e9, 3.3], "who": list("aabb"), "y": list("uvuv")})
+    changed = rows.with_transform(lambda batch: {"x": [-1.0] * len(batch["x"])})
+    given = DatasetDict(train=rows, test=changed) if as_dict else changed
+    with pytest.raises(BadInputError, match=r"has a transform .*apply it once with map"):
+        from_hf(given, client="who", label="y", features="x")
+    for form in ("torch", "numpy", "arrow", None):
+        assert from_hf(rows.with_format(form), client="who", label="y", features="x").num_samples == 4

@@ -601,3 +601,18 @@ def test_a_damaged_jpeg_is_named(photos: Path, damage: str) -> None:
     )
     with pytest.raises(DamagedFileError, match=r"cyd/beta_1\.jpg in .* is not a picture that can be read"):
         from_images(photos, **PHOTOS, compressed="jpeg")
+
+
+def test_arrays_and_ids_of_any_library_are_read_with_all_they_say() -> None:
+    pixels = np.arange(4 * 3 * 5, dtype=np.float32).reshape(4, 3, 5)
+    tensors = torch.tensor(pixels, dtype=torch.bfloat16, requires_grad=True)
+    ids = np.array([2**63 + 1, 2**63 + 2] * 2, dtype=np.uint64)
+    for pictures in (tensors, list(tensors)):
+        federation = from_images(pictures, client=ids, label=[0, 1, 1, 0])
+        assert federation.client_ids(federation.clients()) == [str(2**63 + 1), str(2**63 + 2)]
+        x = federation.samples(federation.clients("all"), "train").columns["x"]
+        assert {one.tobytes() for one in x} <= {one.tobytes() for one in pixels}
+    longer = from_images(pixels, client=[2**70, 2**70 + 1] * 2, label=[0, 1, 1, 0])
+    assert longer.client_ids(longer.clients()) == [str(2**70), str(2**70 + 1)]
+    with pytest.raises(BadInputError, match="true and numbers such as '0'"):
+        from_images(pixels, client=list("aabb"), label=[True, 1, 0, True])

@@ -226,3 +226,9 @@ def test_texts_are_no_categories() -> None:
     with pytest.raises(BadInputError, match=r"'said' holds texts, such as 'well, 0 .* from_texts"):
         from_table(table, client="who", label="y")
     assert from_table(table, client="who", label="y", categorical=["said"]).num_clients == 2
+
+
+def test_numbers_to_predict_that_are_too_large_are_named() -> None:
+    table = {"who": ["a", "a", "b", "b"], "x": [1, 2, 3, 4], "y": [0.5, 1.5, 1e39, 2.5]}
+    with pytest.raises(BadInputError, match=r"The label 'y' holds 1e\+39, which is too large for 32 bits"):
+        from_table(table, client="who", label="y")

@@ -360,6 +360,8 @@ def test_names_that_differ_in_blanks_alone_are_the_same_and_that_is_said(who, y,
         ["12:30", "7:45", "23:59:59", "00:00"],
         ["1 234,50 €", ".5 %", "-12%", "+3,5%"],
         ["31.12.1999", "1.1.2000", "24.12.99", "2000.1.1"],
+        ["'1.5'", "'2'", "'3'", "'-4'"],
+        ['"1.5"', '"2"', '"12%"', '"-4"'],
     ],
 )
 def test_numbers_and_dates_in_disguise_are_told(words: list[str]) -> None:
@@ -500,3 +502,91 @@ def test_unquoted_apostrophes_of_arff_are_letters(tmp_path: Path) -> None:
 )
 def test_tensors_of_any_kind_are_columns(tensor: torch.Tensor) -> None:
     assert inputs(made({"who": WHO, "x": tensor, "y": torch.tensor([0, 1, 0, 1])}))[:, 0].tolist() == [1, 2, 3, 4]
+
+
+def test_files_in_encodings_with_a_mark_that_end_inside_quotation_marks_are_refused(tmp_path: Path) -> None:
+    for encoding in ("utf-8-sig", "utf16", "utf-16-be", "utf32"):
+        (tmp_path / "t.csv").write_bytes('who,x,y\na,1,no\na,2,yes\nb,3,no\nb,4,"ye'.encode(encoding))
+        with pytest.raises(BadInputError, match="ends inside quotation marks: the value 'ye' of row 4"):
+            made(tmp_path / "t.csv", encoding=encoding)
+
+
+class OfPolars:
+    """A column as Polars gives it: NumPy makes floats of it, Arrow what it is."""
+
+    def __init__(self, values: list[Any]):
+        self._values = pa.chunked_array([values])
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __arrow_c_stream__(self, schema: object = None) -> object:
+        return self._values.__arrow_c_stream__(schema)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._values.to_numpy(), dtype=dtype)
+
+
+@pytest.mark.parametrize("made_of", [lambda ids: pd.array(ids, dtype="Int64"), OfPolars])
+def test_columns_with_gaps_keep_all_digits(made_of: Any) -> None:
+    ids = [2**60 + 1, 2**60 + 2, None, 2**60 + 1]
+    found = made({"who": made_of(ids), "x": [1, 2, 3, 4], "y": [0, 1, 1, 1]}, missing="drop")
+    assert found.client_ids(found.clients()) == [str(2**60 + 1), str(2**60 + 2)]
+
+
+def test_categories_of_pandas_are_categories_outside_of_frames_too() -> None:
+    table = {"who": WHO, "x": pd.Categorical([3, 1, 3, 1]), "y": [0, 1, 1, 0]}
+    assert made(table).columns["x"].names == made(pd.DataFrame(table)).columns["x"].names == ("x=1", "x=3")
+
+
+def test_numbers_that_mean_a_missing_value_are_no_labels_among_several_either() -> None:
+    table = {"who": WHO, "x": [1, 2, 3, 4], "y": ["sea|sun", "-9", "sun", "-9.0"]}
+    found = made(table, label_separator="|", na_values=[-9], missing="drop")
+    assert (found.task.label_names, labels(found)) == (("sea", "sun"), [[1, 1], [0, 1]])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([[0.5, 2.0]] * 4),
+        pa.array([[1, 2]] * 4, pa.list_(pa.int8(), 2)),
+        pa.array([["1", "2.5"]] * 4, pa.large_list(pa.string())),
+    ],
+)
+def test_lists_of_several_tables_are_joined(values: pa.Array) -> None:
+    x = [[1, 2], [3, 4], [2**60 + 1, 6], [7, 8]]
+    one = pa.table({"who": WHO, "x": x, "y": [0, 1, 0, 1]})
+    found = inputs(made({"one": one, "other": pa.table({"who": list("ccdd"), "x": values, "y": [0, 1, 0, 1]})}))
+    assert found.tolist() == np.array([*x, *values.to_pylist()], dtype=np.float64).astype(np.float32).tolist()
+
+
+def test_lists_of_several_tables_that_have_nothing_in_common_are_refused() -> None:
+    one = pa.table({"who": WHO, "x": [[1, 2]] * 4, "y": [0, 1, 0, 1]})
+    categories = pa.array([["1", "2"]] * 4, pa.list_(pa.dictionary(pa.int8(), pa.string())))
+    for x, sentence in (
+        ([[]] * 4, "lists of unequal lengths"),
+        ([[{"a": 1}]] * 4, "in another"),
+        (categories, "in another"),
+    ):
+        with pytest.raises(BadInputError, match=sentence):
+            made({"one": one, "other": pa.table({"who": WHO, "x": x, "y": [0, 1, 0, 1]})})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (pa.array([0] * 4, pa.timestamp("us")), pa.array([0] * 4, pa.timestamp("ns"))),
+        (pa.array([0] * 4, pa.date32()), ["1970-01-01"] * 4),
+        ([[1, 2]] * 4, [1] * 4),
+        ([{"a": 1}] * 4, ["a"] * 4),
+    ],
+)
+def test_columns_that_are_two_things_in_two_tables_can_only_be_left_out(first: Any, second: Any) -> None:
+    several = {
+        name: pa.table({"who": WHO, "x": [1, 2, 3, 4], "y": [0, 1, 1, 0], "odd": odd})
+        for name, odd in (("one", first), ("two", second))
+    }
+    for used in ({}, {"client": "odd"}, {"label": "odd"}, {"attributes": ["odd"]}):
+        with pytest.raises(BadInputError, match=r"'odd' holds values of the type .* and of the type .* in another"):
+            made(several, **used)
+    assert made(several, drop=["odd"]).columns["x"].names == ("x",)

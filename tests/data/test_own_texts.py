@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation
+from fedarena.data.images.own import from_images
 from fedarena.data.many_users import buckets
 from fedarena.data.own import stores, tables
 from fedarena.data.text.encoding import encode_texts
@@ -562,3 +563,33 @@ def test_new_texts_are_encoded_as_when_their_store_was_made(
     federation = from_texts(table, client="who", text="text", label="y", train_fraction=1.0)
     found = encode_texts(federation, ["cafe\u0301"])[0]
     assert [federation.task.token_names[token] for token in found] == words
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ('{"speaker": "ann", "speaker": "bob", "utterance": "a b", "emotion": 1}', "line 1: an object says twice"),
+        ('{"speaker": ' + "[" * 100_000, "line 1 must be a JSON object"),
+        ('{"speaker": 12345678901234567890123, "utterance": "a b", "emotion": 1}', "cannot be read: .* too large"),
+        ('{"speaker": "ann", "utterance": "a b", "emotion": {"is": 1}}', "'emotion' holds struct<is: int64> values"),
+    ],
+)
+def test_odd_lines_of_json_get_a_sentence(tmp_path: Path, line: str, sentence: str) -> None:
+    (tmp_path / "t.jsonl").write_text(f"{line}\n")
+    with pytest.raises(BadInputError, match=sentence):
+        from_texts(tmp_path / "t.jsonl", client="speaker", text="utterance", label="emotion")
+
+
+def test_whole_numbers_of_any_size_in_memory_get_a_sentence() -> None:
+    with pytest.raises(BadInputError, match="too large"):
+        from_texts({"who": [2**70], "said": ["a"], "mood": [1]}, client="who", text="said", label="mood")
+
+
+def test_labels_in_two_ways_of_writing_are_told_or_refused() -> None:
+    said = {"who": list("abab"), "said": ["so good"] * 4}
+    with pytest.raises(BadInputError, match="'mood' of the table holds both true and numbers such as '0'"):
+        from_texts({**said, "mood": ["True", "1", "0", "True"]}, client="who", text="said", label="mood")
+    with pytest.warns(UserWarning, match="Of the labels, 'Bad' and 'bad' differ only in capitals"):
+        from_texts({**said, "mood": ["Bad", "bad", "good", "good"]}, client="who", text="said", label="mood")
+    with pytest.warns(UserWarning, match="Of the clients, 'Ann' and 'ann' differ only in capitals"):
+        from_images(np.zeros((4, 8, 8), np.uint8), client=["Ann", "ann", "bob", "bob"], label=[0, 1, 0, 1])

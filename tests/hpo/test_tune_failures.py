@@ -179,9 +179,10 @@ def test_a_damaged_study_is_named(tmp_path: Path) -> None:
     journal.write_bytes(whole[:30] + b"\n" + whole[30:])
     with pytest.raises(DamagedFileError, match=r"journal.log is damaged"):
         tune(tmp_path, trials=2)
-    journal.write_bytes(whole + b"something else\n")
-    with pytest.raises(DamagedFileError, match=r"journal.log is damaged: its last line is no JSON"):
-        tune(tmp_path, trials=2)
+    for line in (b"something else\n", b"\n", b"\n\n"):
+        journal.write_bytes(whole + line)
+        with pytest.raises(DamagedFileError, match=r"journal.log is damaged: its last line is no JSON"):
+            tune(tmp_path, trials=2)
     score = re.search(rb'"values":\[(\d+)\.', whole)
     assert score is not None
     journal.write_bytes(whole[: score.start(1)] + b"99" + whole[score.end(1) :])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -180,7 +181,7 @@ def import_(
     say(f"Imported: {folder} has {federation.name} with {clients}, {samples} and {inputs} ({_task(federation)})")
     for note in federation.notes:
         say(f"Note: {note}")
-    say(f"Next: fedarena run federation={folder}")
+    say(f"Next: fedarena run federation={shlex.quote(str(folder))}")
 
 
 def _task(federation: Any) -> str:

@@ -379,6 +379,9 @@ def check_label(label: Any) -> str:
     return label
 
 
+_MARKS_OF_YAML = ("", *"'\"|>!&*")  # with which a single value begins that is not written plainly
+
+
 def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
     """``["local.lr=0.1", "algorithm=fedprox"]`` as dotted keys with values (read as YAML); the last counts."""
     overrides: dict[str, Any] = {}
@@ -390,6 +393,9 @@ def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
         try:
             argument.encode()
             value = parse_yaml(text, f"The setting {quoted(key)}")
+            is_plain = not isinstance(value, list | dict) and text.strip()[:1] not in _MARKS_OF_YAML
+            if is_plain and (isinstance(value, str) or "#" in text):
+                value = text.strip()  # which has no comments: a folder may be called "runs #2"
         except NotYamlError:
             value = text
         except UnicodeEncodeError:

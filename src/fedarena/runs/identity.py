@@ -25,7 +25,7 @@ from fedarena.runs.config import NOT_DECISIVE, RunConfig
 from fedarena.runs.deciding import describe_policy
 from fedarena.runs.deployed import DeployOptions
 from fedarena.runs.environment import describe_environment, describe_repositories
-from fedarena.runs.own_source import own_source
+from fedarena.runs.own_source import OWN_SOURCE, changed_source, own_source
 from fedarena.simulate.simulation import Simulation, transferred_bytes
 from fedarena.storage.checkpoint import FORMAT, read_state
 from fedarena.storage.run_files import (
@@ -38,7 +38,6 @@ from fedarena.storage.run_files import (
 )
 from fedarena.train import Groups, count_bytes, flatten_groups
 
-OWN_SOURCE = "own_source"
 ANSWERS = "model_answers"  # where somebody's own parts could make it another model
 
 
@@ -217,21 +216,6 @@ def check_same_answers(task: Task, folder: Path, purpose: str) -> None:
             "texts, which differs from one Python process to the next (sort it), an environment variable, or another "
             "file"
         )
-
-
-def changed_source_of(config: RunConfig, folder: Path) -> list[str]:
-    """What of the own source of a run's parts is not as it was when the run began."""
-    try:
-        recorded = json.loads(RunFiles.open(folder).read(ENVIRONMENT_FILE))
-        return changed_source(own_source(config), recorded)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedFileError(f"{folder / ENVIRONMENT_FILE} cannot be read: {error!r}") from None
-
-
-def changed_source(now: OwnSource, recorded: Mapping[str, Any]) -> list[str]:
-    """What of somebody's own source is not as it was when a run began, by its ``environment.json``."""
-    not_taken_down: dict[str, Any] = {"files": {}, "fingerprints": {}}  # by an earlier version
-    return now.changes_since(recorded.get(OWN_SOURCE, not_taken_down))
 
 
 def changed_data(now: Mapping[str, str | None], config: RunConfig, recorded: Mapping[str, Any]) -> list[str]:

@@ -18,9 +18,10 @@ from fedarena.data.registry import is_drawn
 from fedarena.runs.building import prepare
 from fedarena.runs.built_here import BuiltHere
 from fedarena.runs.config import RunConfig
-from fedarena.runs.identity import changed_data, changed_source_of, data_fingerprints
+from fedarena.runs.identity import changed_data, data_fingerprints
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import open_federation
+from fedarena.runs.own_source import changed_source_of
 from fedarena.runs.suite import SOLVED_PARTS, SUITE_FILE, Suite, check_same_choices, check_unchanged
 from fedarena.storage.run_data import is_finished, load_run
 from fedarena.storage.run_files import CONTENT_FINGERPRINT, ENVIRONMENT_FILE, RunFiles

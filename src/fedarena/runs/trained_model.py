@@ -19,9 +19,10 @@ from fedarena.models import Task, Tensors
 from fedarena.models.adaptation import merge_low_rank
 from fedarena.runs.building import build_task, prepare
 from fedarena.runs.config import RunConfig, read_settings, resolve
-from fedarena.runs.identity import changed_source_of, check_same_answers
+from fedarena.runs.identity import check_same_answers
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import open_federation
+from fedarena.runs.own_source import changed_source_of
 from fedarena.runs.weights import read_weights
 from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import open_client_states, read_best, read_snapshot, read_state

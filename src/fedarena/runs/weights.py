@@ -25,6 +25,8 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.outside_text import quoted
 from fedarena.core.own import is_own
 from fedarena.core.registry import make_part
+from fedarena.core.user_warnings import warn_user
+from fedarena.core.words import some
 from fedarena.models import Tensors
 from fedarena.models.adaptation.adapter import is_of_adapter
 from fedarena.models.adaptation.lora import is_low_rank, merged_for
@@ -34,6 +36,7 @@ from fedarena.models.imagenet import ImageNetwork
 from fedarena.models.vit import VisionTransformer
 from fedarena.models.weight_names import to_names_of_albert, to_names_of_bert, to_our_names, without_prefix
 from fedarena.runs.config import read_settings, resolve
+from fedarena.runs.own_source import changed_source_of
 from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import read_snapshot, read_state
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles, read_constants
@@ -179,8 +182,10 @@ def _from_run(folder: Path) -> Tensors:
     state = read_state(folder)
     if state is None:
         raise BadInputError(f"weights: the run {folder} has no finished round yet")
+    files = RunFiles.open(folder)
+    files.check_first_files()
     server = read_snapshot(folder, state, ClientStates()).state
-    return _evaluated(folder, server) | read_constants(RunFiles.open(folder))
+    return _evaluated(folder, server) | read_constants(files)
 
 
 def _evaluated(folder: Path, server: Groups) -> Tensors:
@@ -192,6 +197,8 @@ def _evaluated(folder: Path, server: Groups) -> Tensors:
     kind = ALGORITHMS.get(config.algorithm["name"])
     if not (is_own(kind.evaluation_params) or is_own(kind.broadcast)):
         return server["params"]
+    if changed := changed_source_of(config, folder):
+        warn_user(f"{some(changed)} changed since the run {folder} began: its weights are what is made of them now")
     algorithm = make_part(ALGORITHMS, config.algorithm, Algorithm, "an algorithm", config.seed)
     prepare_algorithm(algorithm, config.seed, config.cohort or 1, config.local, config.horizon or config.rounds)
     return algorithm.evaluation_params(server)

@@ -40,6 +40,7 @@ from fedarena.data.registry import Progress, state_of
 from fedarena.data.splits import SplitKind
 from fedarena.data.store.federation import Federation
 from fedarena.data.store.schema import AnyArray
+from fedarena.data.tables.raw_table import array_of, known_to_numpy
 
 _PICTURE = re.compile(rf"(?:{'|'.join(re.escape(ending) for ending in ENDINGS)})$", re.IGNORECASE)
 _ARCHIVES = (".zip",)
@@ -204,11 +205,7 @@ def _in_list(pictures: Any, known: Mapping[str, Any], folder: Path | str | None)
         if isinstance(values, str) or len(values) != len(pictures):
             many = f"the text {quoted(values)}" if isinstance(values, str) else f"{len(values)} values"
             raise BadInputError(f"{what} must have a value for each of the {len(pictures)} pictures, not {many}.")
-        try:
-            plain = np.asanyarray(values).tolist()  # None where they are masked
-            columns[what] = as_texts(pa.array(plain), what)
-        except (pa.ArrowException, ValueError) as error:
-            raise BadInputError(f"{what} cannot be used: {' '.join(str(error).split())[:200]}") from error
+        columns[what] = as_texts(array_of(what, values).combine_chunks(), what)
         if columns[what].null_count:
             lacking = columns[what].is_null().index(True).as_py()
             raise BadInputError(f"{what} has no value for picture {lacking}.")
@@ -219,7 +216,7 @@ def _in_list(pictures: Any, known: Mapping[str, Any], folder: Path | str | None)
     _refuse_given("arrays", folder=folder)
     digest = hashlib.blake2b(digest_size=16)
     for picture in pictures:
-        values = np.ascontiguousarray(picture)
+        values = np.ascontiguousarray(known_to_numpy(picture))
         digest.update(f"{values.dtype.str}{values.shape}".encode())
         digest.update(values.tobytes())
     state = [digest.hexdigest(), texts_digest(columns)]

@@ -17,6 +17,7 @@ from fedarena.data.images.decoding import form_of_file, pixels_of_file
 from fedarena.data.images.forms import KINDS, Form, Wanted
 from fedarena.data.raw.trees import RawTree
 from fedarena.data.store.schema import AnyArray
+from fedarena.data.tables.raw_table import known_to_numpy
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".npy")
 
@@ -97,7 +98,7 @@ class ArrayOfPictures(Pictures):
             raise BadInputError(
                 f"{self.where(index)} has masked pixels, which are missing; fill them in, or leave it out."
             )
-        return np.asarray(found)
+        return np.asarray(known_to_numpy(found))
 
 
 def common_form(pictures: Pictures, wanted: Wanted, progress: Callable[[float], None]) -> Form:

@@ -31,6 +31,11 @@ class HuggingFaceTable(OwnTable):
     ):
         self.path = None
         self._splits = _splits_of(dataset)
+        if any(rows.format["type"] == "custom" for _, rows in self._splits):
+            raise BadInputError(
+                "The dataset has a transform (with_transform), which changes rows when they are read; apply it once "
+                "with map, or take it off with reset_format: samples are taken as they are stored."
+            )
         self._features: Mapping[str, Any] = self._splits[0][1].features
         self._label, self._client_by_split = label, client_by_split
         self._named = named  # columns in which names stand for classes

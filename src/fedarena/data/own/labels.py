@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.user_warnings import warn_user
 from fedarena.data.class_labels import MOST_LABELS, as_number, sorted_classes
 from fedarena.data.store.schema import IntArray
-from fedarena.data.tables.values import NA_TEXTS
+from fedarena.data.tables.values import NA_TEXTS, alike, refuse_booleans_and_numbers
 
 LARGEST_EXACT = 2**53  # of whole numbers beyond this, a float does not tell neighbours apart
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
@@ -25,7 +27,8 @@ def as_texts(values: pa.Array, what: str) -> pa.Array:
     """
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    if pa.types.is_nested(values.type) and all(len(value) == 1 for value in values.to_pylist() if value is not None):
+    is_list = any(is_such(values.type) for is_such in _LISTS)
+    if is_list and all(len(value) == 1 for value in values.to_pylist() if value is not None):
         values = pc.list_element(values, 0)  # [1] is 1
     if any(is_text(values.type) for is_text in _TEXTS):
         trimmed = pc.utf8_trim_whitespace(values.cast(pa.string()))
@@ -63,7 +66,10 @@ class LabelClasses:
                 f"{what} holds {broken[0]}, but numbers that stand for classes must be whole; if they are classes all "
                 "the same, write them as words."
             )
+        refuse_booleans_and_numbers(what, distinct)
         found = sorted_classes(distinct, what)
+        if (told := alike(distinct)) is not None:
+            warn_user(f"Of the labels, {told}")
         if found.classes > MOST_LABELS:
             raise BadInputError(f"{what} holds more than {MOST_LABELS:,} different labels, which cannot be classes.")
         assert found.names is not None

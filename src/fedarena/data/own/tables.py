@@ -23,7 +23,7 @@ from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.data.own.labels import as_texts
 from fedarena.data.own.quotes import check_quotes
-from fedarena.data.tables.files import refuse_unsaid_utf16
+from fedarena.data.tables.files import refuse_unsaid_utf16, without_doubles
 
 _ROWS_PER_PIECE = 1 << 14
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
@@ -125,7 +125,7 @@ class OwnTable:
             for piece in self._pieces(wanted):
                 for start in range(0, piece.num_rows, _ROWS_PER_PIECE):
                     yield piece.slice(start, _ROWS_PER_PIECE)
-        except (pa.ArrowException, UnicodeError, LookupError) as error:
+        except (pa.ArrowException, UnicodeError, LookupError, OverflowError) as error:
             raise BadInputError(f"{self.start} cannot be read: {_one_line(error)}") from error
 
     @property
@@ -238,8 +238,10 @@ class OwnTable:
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line)
-                except ValueError:
+                    row = json.loads(line, object_pairs_hook=without_doubles)
+                except BadInputError as error:
+                    raise BadInputError(f"{self.path}, line {number}: {error}") from None
+                except (ValueError, RecursionError):
                     row = None
                 if not isinstance(row, dict):
                     raise BadInputError(f"{self.path}, line {number} must be a JSON object: a row of the table.")
@@ -291,7 +293,7 @@ def _from_memory(table: Any) -> pa.Table:
             return pa.Table.from_pandas(table, preserve_index=False)
         if isinstance(table, Mapping):
             return pa.table({str(name): pa.array(_plain(values)) for name, values in table.items()})
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise BadInputError(f"The table cannot be used: {_one_line(error)}") from error
     raise BadInputError(
         f"A table is a file's name, a DataFrame, an Arrow table or a mapping of columns, not a {type(table).__name__}."

@@ -10,8 +10,10 @@ import pyarrow as pa
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
+from fedarena.core.user_warnings import warn_user
 from fedarena.data.registry import assign_clients
 from fedarena.data.store.schema import AnyArray, IntArray
+from fedarena.data.tables.values import alike
 
 Partition = str | Mapping[str, Any]
 
@@ -28,7 +30,10 @@ def clients_of(
         if natural is None:
             raise BadInputError("Say whose every sample is with client=…, or how to make clients with partition=….")
         coded = pa.array(natural, pa.string()).dictionary_encode()
-        return tuple(coded.dictionary.to_pylist()), coded.indices.to_numpy().astype(np.int64)
+        ids = tuple(coded.dictionary.to_pylist())
+        if (told := alike(ids)) is not None:
+            warn_user(f"Of the clients, {told}")
+        return ids, coded.indices.to_numpy().astype(np.int64)
     options = {"name": partition} if isinstance(partition, str) else partition
     if not isinstance(options, Mapping):
         raise BadInputError(f"partition must be a partitioner's name or a mapping with it, not {quoted(partition)}.")

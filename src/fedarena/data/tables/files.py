@@ -132,7 +132,7 @@ def _json_objects(lines: Iterator[str], path: Path) -> Iterator[dict[str, Any]]:
 
 def _parsed(text: str, path: Path, where: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_without_doubles)
+        return json.loads(text, object_pairs_hook=without_doubles)
     except BadInputError as error:
         raise BadInputError(f"{path}{where}: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -142,7 +142,8 @@ def _parsed(text: str, path: Path, where: str) -> Any:
         ) from None
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; raises if it has a name twice, of which Python takes the last one."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -217,8 +218,7 @@ def _check_quotes(path: Path, columns: Columns, content: pa.Buffer, delimiter: s
     before = delimiter if len(columns) > 1 else "\n"
     if len(last):
         ending = f'{before}"' + last[-1].as_py().replace('"', '""')
-        ending_bytes = ending.encode(form.encoding)
-        if content.slice(max(content.size - len(ending_bytes), 0)).to_pybytes() == ending_bytes:
+        if _ends_with(content, ending, form.encoding):
             raise BadInputError(
                 f"{path} ends inside quotation marks: the value {quoted(last[-1].as_py())} of row "
                 f"{len(last):,} begins with one, and no other follows."
@@ -230,6 +230,14 @@ def _check_quotes(path: Path, columns: Columns, content: pa.Buffer, delimiter: s
                 f"{path}: a value of column {quoted(name)} in row {row + 1:,} begins with a quotation mark and goes on "
                 f"over several lines, {quoted(values[row].as_py())}; remove the mark, or say that it may (multiline)."
             )
+
+
+def _ends_with(content: pa.Buffer, ending: str, encoding: str) -> bool:
+    if _python_encoding(encoding) == "utf-8-sig":
+        as_bytes = ending.encode()
+        return bool(content.slice(max(content.size - len(as_bytes), 0)).to_pybytes() == as_bytes)
+    # Of other encodings, the mark at the beginning may say the order of bytes, or a byte may depend on those before.
+    return bool(content.to_pybytes().decode(encoding).endswith(ending))
 
 
 def _not_in(encoding: str, path: Path, error: Exception) -> BadInputError:

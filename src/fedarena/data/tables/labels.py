@@ -162,7 +162,12 @@ def _rounded(name: str, numbers: AnyArray) -> AnyArray:
             f"{changed[0]!r} would become {changed[1]!r}; subtract what they have in common before."
         )
     with np.errstate(over="ignore"):
-        return numbers.astype(np.float32)
+        rounded = numbers.astype(np.float32)
+    if np.isinf(rounded).any():
+        raise BadInputError(
+            f"The label {quoted(name)} holds {numbers[np.isinf(rounded)][0]:g}, which is too large for 32 bits."
+        )
+    return rounded
 
 
 def _check_kind(task: TableTask, found: TableTask, why: str) -> None:
@@ -175,7 +180,7 @@ def _single(name: str, values: Values, task: TableTask) -> Labels:
     if isinstance(values, Words):
         if task == "regression":
             raise BadInputError(f"Column {quoted(name)} holds words such as {quoted(values.words[0])}, no numbers.")
-        refuse_booleans_and_numbers(name, values.words)
+        refuse_booleans_and_numbers(f"Column {quoted(name)}", values.words)
         return _classes(name, list(values.words), values.codes, missing)
     numbers = values.values
     distinct, codes = np.unique(numbers[~missing], return_inverse=True)
@@ -239,8 +244,7 @@ def _several(table: RawTable, names: Sequence[str], task: TableTask, marks: Miss
 def _separated(name: str, array: pa.ChunkedArray, separator: str, marks: Marks) -> Labels:
     """Several labels in one text, or none if it is empty."""
     texts = read_names(name, array, "label")
-    gone = set(marks.texts) - {""}
-    is_missing = np.array([text in gone for text in texts.words] + [False], dtype=bool)
+    is_missing = np.array([marks.has(text) for text in texts.words] + [False], dtype=bool)
     split = [[part.strip() for part in text.split(separator) if part.strip()] for text in texts.words]
     distinct = list(
         dict.fromkeys(part for number, parts in enumerate(split) if not is_missing[number] for part in parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, takewhile
 from numbers import Complex, Real
 from numbers import Number as NumberType
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
@@ -33,6 +34,7 @@ class RawTable:
     pieces: tuple[tuple[str | None, int], ...]
     are_files: bool = False  # so that names may begin with what only says that they belong together
     notes: tuple[str, ...] = ()  # what of it was not read, in sentences
+    mixed: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # columns that are two things in two tables
 
     @property
     def piece_names(self) -> tuple[str, ...]:
@@ -50,9 +52,19 @@ class RawTable:
 
     def column(self, name: Any, option: str) -> pa.ChunkedArray:
         """The column that an option names."""
+        self.require(name, option)
+        if name in self.mixed:
+            here, there = self.mixed[name]
+            raise BadInputError(
+                f"Column {quoted(name)} holds values of the type {here} in one table and of the type {there} in "
+                "another; write them in one way, as numbers or as words."
+            )
+        return self.columns[name]
+
+    def require(self, name: Any, option: str) -> None:
+        """Raises unless there is the column that an option names."""
         if name not in self.columns:
             raise BadInputError(f"{option}: the table has no column {quoted(name)}; {nearest(str(name), self.columns)}")
-        return self.columns[name]
 
     def where(self, row: int) -> str:
         """A row in words, counted from 1 in its own table."""
@@ -145,10 +157,11 @@ def array_of(name: str, values: Any) -> pa.ChunkedArray:
         return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
     if isinstance(values, np.ma.MaskedArray):
         return pa.chunked_array([pa.array(values.tolist(), from_pandas=True)])  # None where they are masked
-    if (
-        hasattr(values, "__array__") and not hasattr(values, "dtypes") and np.ndim(values) > 0
-    ):  # arrays and tensors, not series of pandas
-        numbers = np.asarray(_known_to_numpy(values))
+    if hasattr(values, "__arrow_c_stream__") and not hasattr(values, "dtypes"):  # a series of Polars
+        return pa.chunked_array(values)
+    is_of_pandas = type(values).__module__.partition(".")[0] == "pandas"  # NumPy would drop digits beside a gap
+    if hasattr(values, "__array__") and not is_of_pandas and np.ndim(values) > 0:  # arrays and tensors
+        numbers = np.asarray(known_to_numpy(values))
         values = list(numbers.reshape(len(numbers), -1)) if numbers.ndim > 1 else numbers
     try:
         found = pa.array(values, from_pandas=True)
@@ -159,7 +172,7 @@ def array_of(name: str, values: Any) -> pa.ChunkedArray:
     return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
 
 
-def _known_to_numpy(values: Any) -> Any:
+def known_to_numpy(values: Any) -> Any:
     """A tensor of torch without its gradient, here, and in a type that NumPy has; anything else as it is."""
     if not hasattr(values, "detach"):
         return values
@@ -208,8 +221,14 @@ def _together(pieces: Sequence[tuple[str | None, Columns]], are_files: bool = Fa
             lacking, having = (name, first_name) if different[0] in first else (first_name, name)
             raise BadInputError(f"{lacking} has no column {quoted(different[0])}, which {having} has.")
     sizes = [(name, len(next(iter(columns.values()), ()))) for name, columns in pieces]
-    joined = {name: _join([columns[name] for _, columns in pieces]) for name in first}
-    table = RawTable(joined, tuple(sizes), are_files)
+    joined: Columns = {}
+    mixed: dict[str, tuple[str, str]] = {}
+    for name in first:
+        try:
+            joined[name] = _join([columns[name] for _, columns in pieces])
+        except _MixedError as error:  # which does not matter if the column is left out
+            joined[name], mixed[name] = pa.chunked_array([pa.nulls(sum(rows for _, rows in sizes))]), error.kinds
+    table = RawTable(joined, tuple(sizes), are_files, mixed=mixed)
     if not first or table.num_rows == 0:
         raise BadInputError("The table has no rows." if first else "The table has no columns.")
     names = [name for name, _ in sizes]
@@ -219,6 +238,15 @@ def _together(pieces: Sequence[tuple[str | None, Columns]], are_files: bool = Fa
             f"Two of the files are called {twice}; give them other names, or a mapping of names to files."
         )
     return table
+
+
+class _MixedError(Exception):
+    """Columns of a name hold things of which one cannot tell what they have in common."""
+
+    def __init__(self, types: set[pa.DataType]):
+        super().__init__()
+        first, second, *_ = sorted(map(str, types))
+        self.kinds = (first, second)
 
 
 def _join(arrays: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
@@ -235,12 +263,19 @@ def _join(arrays: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
         common = pa.int64()
     elif all(map(_is_number, types)):
         common = pa.float64()
+    elif all(map(_is_list, types)):
+        lists = [array.combine_chunks() for array in arrays if not pa.types.is_null(array.type)]
+        common = pa.large_list(_join([pa.chunked_array([pc.list_flatten(one)]) for one in lists]).type)
+    elif not all(map(_is_word_or_number, types)):  # as text, the same moments may differ
+        raise _MixedError(types)
     else:
         common = pa.string()
     try:
         return _as_one(arrays, common)
     except pa.ArrowInvalid:  # numbers that do not fit keep their digits as text
         return _as_one(arrays, pa.string())
+    except pa.ArrowNotImplementedError:
+        raise _MixedError(types) from None
 
 
 def _without_dictionary(array: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -249,6 +284,15 @@ def _without_dictionary(array: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_word_or_number(kind: pa.DataType) -> bool:
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return bool(is_text or pa.types.is_boolean(kind) or pa.types.is_decimal(kind) or _is_number(kind))
 
 
 def _as_one(arrays: Sequence[pa.ChunkedArray], common: pa.DataType) -> pa.ChunkedArray:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +43,7 @@ from fedarena.data.tables.values import (
     Values,
     Where,
     Words,
+    alike,
     read_names,
     read_values,
 )
@@ -185,7 +185,7 @@ def _input_columns(table: RawTable, options: TableOptions) -> list[str]:
         for name in named or ():
             if option == "missing" and name == ALL_COLUMNS:
                 continue
-            table.column(name, option)
+            table.require(name, option)
             taken = next((other for other, names in used.items() if name in names), None)
             if taken is not None and option in ("features", "categorical"):
                 raise BadInputError(f"{option} names {quoted(name)}, which is no input, because {taken} names it.")
@@ -229,15 +229,8 @@ def _spelling_notes(table: RawTable, options: TableOptions) -> list[str]:
         trimmed = Counter(text.strip() for text in distinct if text is not None and text.strip())
         if several := [text for text, count in trimmed.items() if count > 1]:
             notes.append(f"Of {name}, values that differ only in blanks at their ends are one: {quoted(several[0])}.")
-        by_look: dict[str, list[str]] = {}
-        for text in trimmed:
-            by_look.setdefault(" ".join(normalize("NFKC", text).casefold().split()), []).append(text)
-        if alike := [texts for texts in by_look.values() if len(texts) > 1]:
-            more = f", like {len(alike) - 1:,} more," if len(alike) > 1 else ""
-            notes.append(
-                f"Of {name}, {' and '.join(map(quoted, alike[0]))}{more} differ only in capitals, blanks or how "
-                "characters are encoded, and are not the same; write them in one way if they should be."
-            )
+        if (told := alike(trimmed)) is not None:
+            notes.append(f"Of {name}, {told}.")
     return notes
 
 
@@ -247,7 +240,7 @@ def _read_inputs(
     columns = _input_columns(table, options)
     for number, column in enumerate(columns):
         progress(number / len(columns))
-        array = table.columns[column]
+        array = table.column(column, "features")
         is_wanted = column in options.categorical
         is_category = is_wanted or pa.types.is_dictionary(array.type)
         words_by = None if is_category else f"name {quoted(column)} among categorical"
@@ -382,7 +375,7 @@ def _disguised(name: str, values: Values, became: str) -> str | None:
     """A sentence about words of which most look like numbers or dates that nobody could read as such."""
     if not isinstance(values, Words):
         return None
-    found = [word for word in values.words if as_number(word) is None and _DISGUISED.fullmatch(word.strip())]
+    found = [word for word in values.words if as_number(word) is None and _DISGUISED.fullmatch(word.strip(" '\""))]
     if 2 * len(found) <= len(values.words):
         return None
     return (

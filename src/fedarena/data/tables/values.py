@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -336,7 +337,7 @@ def _check_are_words(
     is_word = np.array([as_number(word) is None for word in plain])
     strange = rows[is_word[codes[rows]]]
     if 2 * len(strange) >= len(rows):
-        refuse_booleans_and_numbers(name, words, words_by)
+        refuse_booleans_and_numbers(f"Column {quoted(name)}", words, words_by)
         return
     example = quoted(words[codes[strange[0]]])
     more = f", and words in {len(strange) - 1:,} other rows" if len(strange) > 1 else ""
@@ -346,7 +347,22 @@ def _check_are_words(
     )
 
 
-def refuse_booleans_and_numbers(name: str, words: Sequence[str], words_by: str | None = None) -> None:
+def alike(names: Iterable[str]) -> str | None:
+    """What to say about names that differ, but hardly look so; None if there are none."""
+    by_look: dict[str, list[str]] = {}
+    for name in names:
+        by_look.setdefault(" ".join(normalize("NFKC", name).casefold().split()), []).append(name)
+    groups = [texts for texts in by_look.values() if len(texts) > 1]
+    if not groups:
+        return None
+    more = f", like {len(groups) - 1:,} more," if len(groups) > 1 else ""
+    return (
+        f"{' and '.join(map(quoted, groups[0]))}{more} differ only in capitals, blanks or how characters are encoded, "
+        "and are not the same; write them in one way if they should be"
+    )
+
+
+def refuse_booleans_and_numbers(what: str, words: Sequence[str], words_by: str | None = None) -> None:
     """Raises if words are only true, false and numbers; if nothing can allow that (`words_by`), only about 0 and 1."""
     numbers = {word: number for word in words if (number := as_number(word)) is not None}
     others = {word.lower() for word in words if word not in numbers}
@@ -355,7 +371,7 @@ def refuse_booleans_and_numbers(name: str, words: Sequence[str], words_by: str |
         return
     unless = "" if words_by is None else f", or {words_by} if these are no numbers"
     raise BadInputError(
-        f"Column {quoted(name)} holds both {' and '.join(sorted(others))} and numbers such as "
+        f"{what} holds both {' and '.join(sorted(others))} and numbers such as "
         f"{quoted(next(iter(numbers)))}; write all in one way, such as 1 and 0{unless}."
     )
 

@@ -232,17 +232,17 @@ def _sqlite(address: str) -> Any:
 def _drop_half_a_line(path: Path) -> None:
     """What a killed process left at the end of the journal; nobody has read it, and nobody writes now.
 
-    A whole last line that is no JSON is damage. Optuna would take it for one that is still being written, and fail
-    later, once another one follows.
+    A whole last line that is no JSON, also an empty one, is damage. Optuna would take it for one that is still being
+    written, and fail later, once another one follows.
     """
     with open(path, "rb+") as file:
         content = file.read()
         whole = content.rfind(b"\n") + 1
         if whole < len(content):
             file.truncate(whole)
-    last_line = content[:whole].rstrip(b"\n").rpartition(b"\n")[2]
+    last_line = content[: whole - 1].rpartition(b"\n")[2] if whole else b"{}"
     try:
-        json.loads(last_line or b"{}")
+        json.loads(last_line)
     except ValueError as error:
         raise DamagedFileError(f"{path} is damaged: its last line is no JSON ({quoted(str(error))})") from None
 
