@@ -228,3 +228,22 @@ def test_transformers_score_padding_as_they_train_on_it(tmp_path: Path) -> None:
     with torch.no_grad():
         scores = task.predict({}, {"x": x})
     torch.testing.assert_close(scores, module(x), rtol=1e-4, atol=1e-4)  # with gradients, as in training
+
+
+class CausalByMask(nn.Module):
+    """Torch looks into the mask to find out what kind it is."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        self.encoder, self.last = nn.TransformerEncoder(layer, 1), nn.Linear(8, 10)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(8, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.last(self.encoder(x.reshape(-1, 8, 8), mask=self.mask)[:, -1])
+
+
+def test_models_may_decide_by_what_is_the_same_for_all(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    found = [losses(tmp_path, engine, model=CausalByMask) for engine in ENGINES]
+    np.testing.assert_allclose(*found, rtol=1e-9)
+    assert not any("one at a time" in str(warning.message) for warning in recwarn)
