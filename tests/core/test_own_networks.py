@@ -247,3 +247,13 @@ def test_models_may_decide_by_what_is_the_same_for_all(tmp_path: Path, recwarn: 
     found = [losses(tmp_path, engine, model=CausalByMask) for engine in ENGINES]
     np.testing.assert_allclose(*found, rtol=1e-9)
     assert not any("one at a time" in str(warning.message) for warning in recwarn)
+
+
+class OptionalSpec(OneName):
+    def __init__(self, spec=None):
+        super().__init__()
+
+
+def test_a_model_that_might_take_the_form_of_the_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="must take spec, and all else as options"):
+        start_run(config(model=OptionalSpec, rounds=1), tmp_path)
