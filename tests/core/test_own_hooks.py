@@ -534,3 +534,26 @@ class OfAllNumbers(Transform):
 
 def test_transforms_may_keep_what_never_changes(tmp_path: Path) -> None:
     assert start_run(config(transforms=[OfAllNumbers], rounds=1, algorithm="fedavg"), tmp_path).status == "finished"
+
+
+class HalfLater(FedAvg):
+    """What decides is the same for all clients of a round, and another in the next one."""
+
+    def server_init(self, params):
+        return {"params": params, "rounds": {"taken": torch.tensor(0)}}
+
+    def server_step(self, state, mean_update, round):
+        taken = {"taken": state["rounds"]["taken"] + 1}
+        return {**super().server_step(state, mean_update, round), "rounds": taken}
+
+    def broadcast(self, state):
+        return {"params": state["params"], "rounds": state["rounds"]}
+
+    def local_gradient(self, grad, params, client):
+        return {name: g / 2 for name, g in grad.items()} if client.broadcast["rounds"]["taken"] > 0 else grad
+
+
+@pytest.mark.filterwarnings("ignore:.*one at a time")
+def test_hooks_that_decide_by_what_everybody_downloads_train_one_client_at_a_time(tmp_path: Path) -> None:
+    found = [losses(tmp_path, engine, algorithm=HalfLater, rounds=3) for engine in ENGINES]
+    np.testing.assert_allclose(*found, rtol=1e-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -511,3 +512,108 @@ class CallsItCohort(FedAvg):
 def test_groups_that_cannot_be_stored_or_sent_are_refused(tmp_path: Path, algorithm, message) -> None:
     with pytest.raises(BadInputError, match=message):
         start_run(config(algorithm=algorithm), tmp_path)
+
+
+class WithWeights(Classification):
+    """A batch may have more than inputs and labels."""
+
+    def batch(self, columns):
+        made = super().batch(columns)
+        return {**made, "weight_of": 1 + (made["y"] % 3).to(made["x"])}
+
+    def losses(self, outputs, batch):
+        return super().losses(outputs, batch) * batch["weight_of"]
+
+
+def test_batches_may_have_more_columns(tmp_path: Path) -> None:
+    found = [losses(tmp_path, engine, task=WithWeights) for engine in ("reference", "cohort")]
+    np.testing.assert_allclose(*found, rtol=1e-9)
+
+
+class Standardized(Classification):
+    def batch(self, columns):
+        made = super().batch(columns)
+        return {**made, "x": made["x"] / made["x"].max()}
+
+
+class ByFrequency(WithWeights):
+    def batch(self, columns):
+        made = super().batch(columns)
+        return {**made, "weight_of": 1 / torch.bincount(made["y"], minlength=10)[made["y"]].to(made["x"])}
+
+
+class Reversed(Classification):
+    def batch(self, columns):
+        made = super().batch(columns)
+        return {**made, "x": made["x"].flip(0)}
+
+
+class NoisyBatches(Classification):
+    def batch(self, columns):
+        made = super().batch(columns)
+        return {**made, "x": made["x"] + torch.randn_like(made["x"])}
+
+
+class CountedBatches(Classification):
+    number = 0
+
+    def batch(self, columns):
+        self.number += 1
+        made = super().batch(columns)
+        return {**made, "x": made["x"] * self.number}
+
+
+class OneNumber(Classification):
+    def batch(self, columns):
+        made = super().batch(columns)
+        return {**made, "samples": torch.tensor(len(made["y"]))}
+
+
+class CountedLosses(Classification):
+    """Like a warm-up; a program of steps would always have the same number."""
+
+    steps = 0
+
+    def loss(self, params, batch):
+        self.steps += 1
+        return super().loss(params, batch) / (1 + 1 / self.steps)
+
+
+class DecayOfModule(Classification):
+    """The parameters that are trained are those that it is given."""
+
+    def loss(self, params, batch):
+        return super().loss(params, batch) + 0.01 * sum(p.square().sum() for p in self.module.parameters())
+
+
+@pytest.mark.parametrize("engine", ["reference", "cohort"])
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (Standardized, "something else of a sample when others are beside it"),
+        (ByFrequency, "something else of a sample when others are beside it"),
+        (Reversed, "something else of a sample when others are beside it"),
+        (NoisyBatches, "another batch of the same samples when it is asked again"),
+        (CountedBatches, "another batch of the same samples when it is asked again"),
+        (OneNumber, "'samples' of shape \\[\\] of 5 samples"),
+        (CountedLosses, "something else when it is called again with the same batch"),
+        (DecayOfModule, "depends on the parameters that self.module has"),
+    ],
+)
+def test_tasks_that_engines_would_train_differently_are_refused(tmp_path: Path, task, message, engine) -> None:
+    with pytest.raises(BadInputError, match=message):
+        start_run(config(task=task, rounds=1, engine=engine), tmp_path)
+
+
+class OtherLabels(Classification):
+    def targets(self, y):
+        return (y.long() + 1) % 10
+
+
+def test_what_knowing_nothing_scores_is_not_told_of_other_labels(tmp_path: Path) -> None:
+    told = []
+    for name, parts in (("usual", {}), ("other", {"task": OtherLabels})):
+        run = start_run(config(rounds=1, name=name, **parts), tmp_path)
+        told.append(json.loads((run.path / "summary.json").read_text())["baseline"])
+    assert told[0]["metric"] == "accuracy"
+    assert told[1] is None

@@ -13,6 +13,7 @@ from torch import nn
 
 import fedarena
 from fedarena.core.errors import BadInputError
+from fedarena.models import DataSpec, make_task
 from fedarena.runs.run import start_run
 
 ENGINES = ("reference", "cohort")
@@ -196,3 +197,63 @@ def test_a_tensor_that_is_no_buffer_is_told_where_it_cannot_stay(tmp_path: Path)
     with pytest.raises(BadInputError, match=r"KeepsNoBuffer' does not compute in float64: .* buffer \(self\.regis"):
         losses(tmp_path, "cohort", model=KeepsNoBuffer, rounds=1)
     assert start_run(config(model=KeepsNoBuffer, rounds=1, name="usual"), tmp_path).status == "finished"
+
+
+class Padded(nn.Module):
+    """Attends to the first rows of a picture, but averages over all of them."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        self.encoder, self.last = nn.TransformerEncoder(layer, 2), nn.Linear(8, 10)
+
+    def forward(self, x):
+        rows = x.reshape(-1, 8, 8)
+        length = 2 + rows[:, 3].sum(-1).long() % 7
+        padding = torch.arange(8) >= length.unsqueeze(1)
+        return self.last(self.encoder(rows, src_key_padding_mask=padding).mean(1))
+
+
+def test_transformers_score_padding_as_they_train_on_it(tmp_path: Path) -> None:
+    found = []
+    for engine in ENGINES:
+        settings = {"algorithm": "ditto", "federation.split": "within_client", "rounds": 2, "evaluation.every": 1}
+        run = start_run(config(model=Padded, engine=engine, name=engine, **settings), tmp_path)
+        shared, personal = (run.rounds[name].to_pylist() for name in ("loss", "personal_loss"))
+        assert personal[0] == pytest.approx(shared[0], rel=1e-5)  # before training, everybody has the same model
+        found.append([*shared, *personal])
+    np.testing.assert_allclose(*found, rtol=1e-4)
+    module, x = Padded().eval(), torch.rand(5, 64)
+    task = make_task(module, DataSpec("classification", 10, (64,)))
+    with torch.no_grad():
+        scores = task.predict({}, {"x": x})
+    torch.testing.assert_close(scores, module(x), rtol=1e-4, atol=1e-4)  # with gradients, as in training
+
+
+class CausalByMask(nn.Module):
+    """Torch looks into the mask to find out what kind it is."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        self.encoder, self.last = nn.TransformerEncoder(layer, 1), nn.Linear(8, 10)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(8, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.last(self.encoder(x.reshape(-1, 8, 8), mask=self.mask)[:, -1])
+
+
+def test_models_may_decide_by_what_is_the_same_for_all(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    found = [losses(tmp_path, engine, model=CausalByMask) for engine in ENGINES]
+    np.testing.assert_allclose(*found, rtol=1e-9)
+    assert not any("one at a time" in str(warning.message) for warning in recwarn)
+
+
+class OptionalSpec(OneName):
+    def __init__(self, spec=None):
+        super().__init__()
+
+
+def test_a_model_that_might_take_the_form_of_the_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="must take spec, and all else as options"):
+        start_run(config(model=OptionalSpec, rounds=1), tmp_path)

@@ -101,13 +101,7 @@ def test_it_computes_the_same_for_other_numbers(case: str) -> None:
 
 
 def test_what_depends_on_values_is_left_to_torch() -> None:
-    def known_number(tensors: list[Tensor]) -> list[Tensor]:
-        return [tensors[0] * torch.tensor(3.0).item()]  # torch knows that this is 3 whatever is given
-
     x = torch.randn(4)
-    with pytest.raises(NotPlainError, match="asks for a value"):
-        record_plainly(known_number, [x])
-    assert torch.equal(record(known_number, [x])(x)[0], 3 * x)
 
     def unknown_number(tensors: list[Tensor]) -> list[Tensor]:
         return [tensors[0] if tensors[0].sum() > 0 else -tensors[0]]
@@ -121,3 +115,31 @@ def test_other_tensors_are_left_to_torch() -> None:
         record_plainly(lambda tensors: [tensors[0] + 1], [nn.Parameter(torch.ones(2))])
     with pytest.raises(NotPlainError, match="NoneType"):
         record_plainly(lambda tensors: [torch._foreach_add_(tensors, 1) or tensors[0]], [torch.ones(2)])
+
+
+def through_constants(tensors: list[Tensor]) -> list[Tensor]:
+    """Decides by a constant of its own and by one that is made anew."""
+    factor = 2 if (CONSTANT.abs().sort()[0] > 2).any() else 3
+    return [tensors[0] * factor + torch.linspace(0, 1, 3).sum().item() * torch.tensor(3.0).item()]
+
+
+def test_what_constants_say_may_be_asked() -> None:
+    traced = record_plainly(through_constants, [torch.randn(2, 3)])
+    numbers = [torch.randn(2, 3)]
+    assert torch.equal(traced(*numbers)[0], through_constants(numbers)[0])
+
+
+@pytest.mark.parametrize("how", ["in a row", "through a view", "drawn"])
+def test_what_is_no_constant_may_not(how: str) -> None:
+    def decide(tensors: list[Tensor]) -> list[Tensor]:
+        asked = torch.zeros(3)
+        if how == "in a row":
+            asked = torch.stack(tensors).sort()[0][0] + 1
+        elif how == "through a view":
+            asked.view(3)[:1].copy_(tensors[0][:1])
+        else:
+            asked = torch.rand(3)
+        return [tensors[0] * 2 if asked.sum() > 0 else tensors[0]]
+
+    with pytest.raises(NotPlainError, match="asks for a value"):
+        record_plainly(decide, [torch.randn(3)])

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from fedarena.models import DataSpec, make_task
@@ -222,6 +223,40 @@ def test_other_layers_are_left_alone(kind: str, used_here, monkeypatch) -> None:
             wide = random(LARGE * LARGE, LARGE)
             assert F.linear(x[0], wide).shape == (LARGE * LARGE,)
     assert not calls
+
+
+BIASES = {
+    "one number": lambda: torch.tensor(2.0),
+    "one for all outputs": lambda: torch.tensor([2.0]),
+    "the same number": lambda: torch.tensor(2.0).expand(LARGE),
+    "every second number": lambda: random(2 * LARGE)[::2],
+    "one for every sample": lambda: random(LARGE, LARGE),
+}
+
+
+@pytest.mark.parametrize("kind", BIASES)
+def test_biases_of_other_forms_are_read_as_they_are(kind: str, used_here) -> None:
+    x, weight, bias = random(LARGE, LARGE), random(LARGE, LARGE), BIASES[kind]()
+    with torch.no_grad(), wide_dense_layers(torch.device("cpu")):
+        found = F.linear(x, weight, bias)
+    torch.testing.assert_close(found, x @ weight.t() + bias, rtol=1e-4, atol=1e-4)
+
+
+def test_layers_of_sparse_samples_are_left_alone(used_here) -> None:
+    x, weight = random(LARGE, LARGE).relu(), random(LARGE, LARGE)
+    with torch.no_grad(), wide_dense_layers(torch.device("cpu")):
+        found = F.linear(x.to_sparse(), weight)
+    torch.testing.assert_close(found, x @ weight.t(), rtol=1e-4, atol=1e-4)
+
+
+def test_forward_gradients_within_a_score_are_not_lost(used_here) -> None:
+    x, weight = random(LARGE, LARGE), random(LARGE, LARGE)
+    with torch.no_grad(), wide_dense_layers(torch.device("cpu")):
+        _, slope = torch.func.jvp(lambda scale: F.linear(scale * x, weight), (torch.tensor(1.0),), (torch.tensor(1.0),))
+        with forward_ad.dual_level():
+            dual = forward_ad.unpack_dual(F.linear(forward_ad.make_dual(x, x), weight)).tangent
+    for found in (slope, dual):
+        torch.testing.assert_close(found, x @ weight.t(), rtol=1e-4, atol=1e-4)
 
 
 def test_views_of_views_are_one() -> None:

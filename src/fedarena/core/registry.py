@@ -137,7 +137,8 @@ class Registry(Generic[T]):
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         needed = [one.name for one in parameters if one.kind in positional and one.default is one.empty]
         plain = self._may_need_nothing
-        if plain is not None and not needed and isinstance(part, type) and issubclass(part, plain):
+        is_given = any(one.name in (self._takes or ()) for one in parameters)  # also if it has a default
+        if plain is not None and not needed and not is_given and isinstance(part, type) and issubclass(part, plain):
             return
         if self._takes is not None and needed != list(self._takes):
             takes = f"must take {', '.join(self._takes)}" if self._takes else "must need nothing"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fedarena.models.trainable import Tensors
 
@@ -25,3 +28,25 @@ def call_with(module: nn.Module, params: Tensors, x: tuple[Tensor, ...]) -> Any:
                 if known != name and known in params:
                     elsewhere[name] = params[known]
     return torch.func.functional_call(module, {**params, **elsewhere}, x, tie_weights=False)
+
+
+def scored_as_trained(module: nn.Module) -> AbstractContextManager[Any]:
+    """Within this context, torch's layers of attention compute in evaluation what they do in training.
+
+    Else they may take a shorter way, in which what is padding comes out as zeros, but only if all samples of a batch
+    have it behind what counts: a sample's score would depend on its neighbours, and on the processor. `vmap` has no
+    such way at all.
+    """
+    attends = any(isinstance(layer, nn.MultiheadAttention | nn.TransformerEncoder) for layer in module.modules())
+    return _OneByOne() if attends else nullcontext()
+
+
+class _OneByOne(TorchFunctionMode):
+    """That somebody watches operations is why torch takes them one by one."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function is torch._nested_tensor_from_mask_left_aligned:
+            return False  # `vmap` cannot look
+        return function(*args, **(kwargs or {}))

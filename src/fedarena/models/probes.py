@@ -162,8 +162,58 @@ def _counts_extreme_padding(task: Task) -> bool:
     )
 
 
+def _check_batches(task: Task) -> None:
+    """Refuses a task of somebody's own whose batches are not what every sample comes to by itself.
+
+    Engines make batches of whom they like: of one client's samples, of many clients', with others that fill it up.
+    """
+    if not is_own(type(task)):
+        return
+    device = next(task.module.parameters()).device
+    random = torch.Generator().manual_seed(3)
+    columns = {name: t.to(device) for name, t in task.meaningless(task.example(_SAMPLES), random).items()}
+    y = columns["y"]
+    each = torch.tensor([0, 0, 1, 2, 3], device=device).view(-1, *[1] * (y.dim() - 1))  # the first one has a twin
+    classes = 2 if task.predicts == "labels" else max(task.spec.classes, 1)
+    columns["y"] = y + each if y.is_floating_point() else (y + each) % classes
+    for name in task.inputs:
+        if columns[name].is_floating_point():
+            columns[name][1:] *= 100  # so that a maximum is a neighbour's
+
+    def made(columns: Tensors, seed: int) -> Tensors:
+        with torch.no_grad(), seeded(seed):
+            return task.batch({name: values.clone() for name, values in columns.items()})
+
+    together = made(columns, 0)
+    for name, values in together.items():
+        if values.dim() == 0 or len(values) != _SAMPLES:
+            raise BadInputError(
+                f"The task {type(task).__name__} makes a batch with {name!r} of shape {list(values.shape)} of "
+                f"{_SAMPLES} samples; every tensor in it has a row for each of them"
+            )
+    again = made(columns, 1)
+    if again.keys() != together.keys() or not all(_same(together[name], again[name]) for name in together):
+        raise BadInputError(
+            f"The task {type(task).__name__} makes another batch of the same samples when it is asked again; what it "
+            "draws or remembers would be another one on another engine, so let a loss or an augmentation draw"
+        )
+    alone = made({name: values[:1] for name, values in columns.items()}, 0)
+    turned_round = {
+        name: values.flip(0) for name, values in made({n: t.flip(0) for n, t in columns.items()}, 0).items()
+    }
+    for other in (alone, turned_round):
+        if other.keys() != together.keys() or not all(
+            nearly_same(together[name][:1], values[:1]) for name, values in other.items()
+        ):
+            raise BadInputError(
+                f"The task {type(task).__name__} makes something else of a sample when others are beside it in a "
+                "batch, or elsewhere, so that it would depend on engines; a loss may look at all samples of a step"
+            )
+
+
 def check_scores_apart(task: Task) -> None:
     """Refuses a model, a task or a metric whose score of a sample depends on the others in the batch."""
+    _check_batches(task)
     one, other = _sample_and_neighbours(task)
     params = _drawn(task)
     with in_mode(task, training=False), torch.no_grad():

@@ -81,6 +81,8 @@ def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
     what it is given, has a loss of other parameters, hooks that are not in its class, or groups that cannot be stored.
     """
     kind = type(algorithm)
+    if is_own(type(task)):
+        _check_own_loss(task)
     if not is_own(kind):
         return
     check_hooks_are_in_class(algorithm)
@@ -105,6 +107,33 @@ def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
     else:
         with LayerTracker(task.module) as tracker:
             _Trial(algorithm, task, tracker).hooks_of_clients(broadcast, params)
+
+
+def _check_own_loss(task: Task) -> None:
+    """Refuses a task whose loss remembers something in it, or is of parameters that nobody trains."""
+    who = f"{type(task).__name__}.loss"
+    params = {name: p.detach().clone().requires_grad_() for name, p in trainable_parameters(task.module).items()}
+    first, second = (made_up_batch(task, samples=3, seed=seed) for seed in (3, 4))
+
+    def loss_of(batch: Tensors) -> Tensor:
+        with torch.enable_grad(), seeded(0):
+            return task.loss(params, {name: values.clone() for name, values in batch.items()})
+
+    before, loss = loss_of(first), loss_of(second)
+    if not torch.allclose(before, loss_of(first), rtol=1e-5, equal_nan=True):  # a GPU may add up in another order
+        raise BadInputError(
+            f"{who} gives something else when it is called again with the same batch; what it remembers in self would "
+            "leak from one client to the next, and be lost when the run is interrupted: let an algorithm keep it, in "
+            "its client_init or server_init"
+        )
+    if not loss.requires_grad:  # which is told with the model's parameters
+        return
+    own = list(trainable_parameters(task.module).values())
+    if any(g is not None for g in torch.autograd.grad(loss, own, allow_unused=True)):
+        raise BadInputError(
+            f"{who} depends on the parameters that self.module has, which nobody trains; compute it from the params "
+            "that it is given, and detach() what shall stay as the model was built"
+        )
 
 
 def untrained_notes(algorithm: Algorithm, task: Task) -> list[str]:

@@ -165,6 +165,11 @@ class StepPrograms:
         with TRACING:  # the model serves one thread at a time
             return self._step(changing, given, batch)
 
+    def try_recording(self, changing: Changing, given: Given, batch: Batch) -> None:
+        """Raises what a program of such a step would."""
+        with TRACING:
+            record(*self._flat(changing, given, batch))
+
     def bind(
         self,
         changing: Changing,

@@ -29,7 +29,8 @@ class NotPlainError(Exception):
 def record_plainly(function: Callable[[list[Tensor]], list[Tensor]], tensors: list[Tensor]) -> GraphModule:
     """The operations of a pure function, each a node that knows the form of its result; inputs are placeholders.
 
-    Like all recorders it sees one way through the function: who asks for the values of tensors is refused.
+    Like all recorders it sees one way through the function: who asks for the values of tensors is refused, unless they
+    follow from no input and are the same in every call.
     """
     recorder = _Recorder(tensors)
     with recorder:
@@ -45,13 +46,19 @@ class _Recorder(DispatchMode):
         self._graph = Graph()
         self._nodes = WeakTensorKeyDictionary()  # of tensors that are still alive
         self._constants: dict[int, tuple[str, Tensor]] = {}
+        self._varying: set[Node] = set()  # what may be another in the next call
+        self._writes_varying = False  # if so, also to tensors that share memory with what is written to
         for number, tensor in enumerate(inputs, start=1):
-            self._remember(self._graph.placeholder(f"input_{number}"), tensor)
+            placeholder = self._graph.placeholder(f"input_{number}")
+            self._varying.add(placeholder)
+            self._remember(placeholder, tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.data_dependent_output in func.tags:
-            raise NotPlainError(f"{func} asks for a value")
+            if self._writes_varying or any(isinstance(value, Tensor) and self._varies(value) for value in args):
+                raise NotPlainError(f"{func} asks for a value")
+            return func(*args, **kwargs)
         if _is_composed(func):
             with self:
                 return func.decompose(*args, **kwargs)
@@ -59,11 +66,18 @@ class _Recorder(DispatchMode):
             func = aten.lift_fresh_copy.default
         name = func.overloadpacket.__name__
         node = self._graph.create_node("call_function", func, self._noted(args), self._noted(kwargs), name)
+        varies = torch.Tag.nondeterministic_seeded in func.tags or not self._varying.isdisjoint(node.all_input_nodes)
+        if varies:
+            self._varying.add(node)
+            self._writes_varying = self._writes_varying or func._schema.is_mutable
         result = func(*args, **kwargs)
         if isinstance(result, tuple | list):
             for place, part in enumerate(result):
                 if part is not None:
-                    self._remember(self._graph.call_function(getitem, (node, place)), part)
+                    of_part = self._graph.call_function(getitem, (node, place))
+                    if varies:
+                        self._varying.add(of_part)
+                    self._remember(of_part, part)
         else:
             self._remember(node, result)
         return result
@@ -72,6 +86,9 @@ class _Recorder(DispatchMode):
         """All of it as a module, whose Python code is not made before somebody needs it."""
         self._graph.output(self._noted(results))
         return _LazyGraphModule(dict(self._constants.values()), self._graph)
+
+    def _varies(self, tensor: Tensor) -> bool:
+        return tensor in self._nodes and self._nodes[tensor] in self._varying
 
     def _remember(self, node: Node, tensor: Any) -> None:
         if type(tensor) is not Tensor:

@@ -28,10 +28,10 @@ from fedarena.train.layers import LayerTracker
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
 from fedarena.train.own_code import corrected_gradient, passes_of
 from fedarena.train.products import LayersAsProducts
-from fedarena.train.program import Batch, Changing, Given
+from fedarena.train.program import Batch, Changing, Given, StepPrograms
 from fedarena.train.recurrent import RecurrentLayers
 from fedarena.train.tensors import Groups, innermost_channels, map_groups, sent_to
-from fedarena.train.vectorizing import RefusingCounts, noting_slow_operations
+from fedarena.train.vectorizing import NotingValues, RefusingCounts, noting_slow_operations
 
 
 class StackedSteps:
@@ -71,8 +71,11 @@ class StackedSteps:
                 changing = Changing(params, optimizer_init(self.local, params), two, two)
                 mask = torch.ones(2, 2, device=self.hardware.device)
                 hook = "local_loss or local_gradient"
-                with RefusingCounts():
-                    self.step(changing, given, Batch(columns, mask, two.long()))
+                batch = Batch(columns, mask, two.long())
+                with RefusingCounts(), NotingValues() as values:
+                    self.step(changing, given, batch)
+                if values.asked:  # a program would always take the same way
+                    StepPrograms(self.step).try_recording(changing, given, batch)
                 hook = "client_update"
                 ones = np.ones(2, dtype=np.int64)
                 losses = ones.astype(np.float64) if self.algorithm.needs_start_loss else None

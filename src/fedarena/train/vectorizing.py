@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch.overrides import TorchFunctionMode
+
+from fedarena.train.without_compiler import DispatchMode
 
 _SLOW_OPERATION = re.compile(r"There is a performance drop because .* the batching rule for aten::(\w+)")
 
@@ -42,3 +45,15 @@ class RefusingCounts(TorchFunctionMode):
         if given.get("scale_grad_by_freq"):
             raise NotImplementedError("scale_grad_by_freq would count codes in the batches of all clients")
         return function(*args, **given)
+
+
+class NotingValues(DispatchMode):
+    """Notes whether the value of a tensor is asked for that is the same for all clients, which `vmap` allows."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.asked = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.asked = self.asked or torch.Tag.data_dependent_output in func.tags
+        return func(*args, **(kwargs or {}))

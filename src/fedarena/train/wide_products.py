@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import Parameter
 from torch.nn import functional as F
@@ -155,9 +156,23 @@ class _WideLayers(TorchFunctionMode):
 
 
 def _is_large_layer(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Whether it is nothing but a large product of numbers in single precision."""
+    """Whether it is nothing but a large product of numbers in single precision, and a number for every output."""
     given = [t for t in (input, weight, bias) if t is not None]
-    plain = all(type(t) in (Tensor, Parameter) and t.device.type == "cpu" and t.dtype == torch.float32 for t in given)
-    if not plain or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+    if not all(_is_plain(t) for t in given) or _is_differentiated() or torch.is_autocast_enabled("cpu"):
         return False
-    return input.dim() >= 2 and weight.dim() == 2 and input.numel() * len(weight) >= FEWEST
+    if input.dim() < 2 or weight.dim() != 2 or input.size(-1) != weight.size(1):
+        return False
+    if bias is not None and (bias.shape != weight.shape[:1] or not bias.is_contiguous()):
+        return False  # oneDNN reads as many numbers in a row, whatever there are
+    return input.numel() * len(weight) >= FEWEST
+
+
+def _is_plain(t: Tensor) -> bool:
+    if type(t) not in (Tensor, Parameter) or torch._C._functorch.is_functorch_wrapped_tensor(t):
+        return False
+    return (t.device.type, t.dtype, t.layout) == ("cpu", torch.float32, torch.strided)
+
+
+def _is_differentiated() -> bool:
+    """Whether somebody may ask for gradients, also forward ones: no mode turns those off, and they would get lost."""
+    return torch.is_grad_enabled() or forward_ad._current_level >= 0

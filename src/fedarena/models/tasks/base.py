@@ -15,7 +15,7 @@ from fedarena.metrics.metric import METRICS, Loss, Metric, Predicts, WeightedLos
 from fedarena.metrics.ranking import RankingMetric, ranking_scores
 from fedarena.metrics.totals import COUNT, RIGHT, SCORES
 from fedarena.models.augmentation import SAMPLE_KEYS, Augmentation, sample_keys
-from fedarena.models.calling import call_with
+from fedarena.models.calling import call_with, scored_as_trained
 from fedarena.models.dropout import dropout_key
 from fedarena.models.sealed_batch import opened
 from fedarena.models.spec import DataSpec
@@ -149,7 +149,7 @@ class Task:
         Without any `params` they are those of the module.
         """
         x = self.model_inputs(batch)
-        with dropout_key(batch.get("key")):
+        with dropout_key(batch.get("key")), scored_as_trained(self.module):
             outputs: Tensor = call_with(self.module, params, x) if params else self.module(*x)
         return outputs
 
