@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from fedarena.models import MODELS, DataSpec, build_model, make_task
 from fedarena.privacy.dp_sgd import PrivateTraining
 from fedarena.privacy.extended import extended
 from fedarena.simulate import simulate
-from fedarena.train import CohortEngine, Job, JobArrays, LocalTraining, ReferenceEngine
+from fedarena.train import CohortEngine, Job, JobArrays, LocalTraining, ReferenceEngine, count_training_flops
 from fedarena.train.batches import batch_indices
 from fedarena.train.jobs import newcomer
 
@@ -137,18 +138,46 @@ def test_gradients_of_samples_take_memory_and_so_fewer_lanes(make_federation) ->
     assert lanes[1] < lanes[0]
 
 
-def test_dropout_is_the_same_on_both_engines(make_federation, monkeypatch) -> None:
-    def dropping(spec: DataSpec) -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, 8), nn.Dropout(0.5), nn.Linear(8, spec.classes))
-
-    monkeypatch.setitem(MODELS._parts, "dropping", dropping)
-    federation = make_federation(make_clients(), CLASSES)
+def end_of_both_engines(federation, monkeypatch, model) -> list[torch.Tensor]:
+    """The parameters after two rounds of private training of a model of one's own."""
+    monkeypatch.setitem(MODELS._parts, "own", model)
     ends = []
     for kind in (CohortEngine, ReferenceEngine):
         private = extended(FedAvg(), PrivateTraining, clip_norm=CLIP, noise_multiplier=NOISE)
         local = LocalTraining(steps=3, batch_size=4)
-        *_, last = simulate(logistic_simulation(federation, private, local, kind, rounds=2, model="dropping"))
+        simulation = logistic_simulation(federation, private, local, kind, rounds=2, model="own")
+        assert count_training_flops(simulation.task, private) >= count_training_flops(simulation.task)
+        *_, last = simulate(simulation)
         ends.append(torch.cat([t.ravel() for t in last.snapshot.state["params"].values()]))
+    return ends
+
+
+def test_dropout_is_the_same_on_both_engines(make_federation, monkeypatch) -> None:
+    def dropping(spec: DataSpec) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, 8), nn.Dropout(0.5), nn.Linear(8, spec.classes))
+
+    ends = end_of_both_engines(make_federation(make_clients(), CLASSES), monkeypatch, dropping)
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-10)
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer of torch's own, which reads features one after the other."""
+
+    def __init__(self, kind: type[nn.RNNBase], spec: DataSpec):
+        super().__init__()
+        self.layer = kind(1, 4, batch_first=True)
+        self.output = nn.Linear(4, spec.classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.output(self.layer(x.unsqueeze(-1))[0][:, -1])
+        return scores
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.filterwarnings("ignore:.*cannot be vectorized")  # a plain RNN trains one client at a time
+def test_own_recurrent_layers_train_privately_on_both_engines(make_federation, monkeypatch, kind) -> None:
+    federation = make_federation(make_clients(), CLASSES)
+    ends = end_of_both_engines(federation, monkeypatch, partial(Recurrent, kind))
     torch.testing.assert_close(*ends, rtol=0, atol=1e-10)
 
 

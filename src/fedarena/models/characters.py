@@ -102,6 +102,11 @@ _FASTER_LSTM: ContextVar[FasterLSTM | None] = ContextVar("a faster way for LSTM 
 _FASTER_WINDOWS: ContextVar[FasterWindows | None] = ContextVar("a faster way for windows of tokens", default=None)
 
 
+def layers_are_replaced() -> bool:
+    """Whether an engine computes recurrent layers itself."""
+    return _FASTER_LSTM.get() is not None
+
+
 @contextmanager
 def layers_by(faster_lstm: FasterLSTM, faster_windows: FasterWindows) -> Iterator[None]:
     """Within the block, an engine computes what LSTM layers put out, and what hidden layers make of windows."""

@@ -13,17 +13,19 @@ exactly (Balle, Wang, ICML 2018). The ε of a run is that of the client for whom
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
 from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
 from fedarena.models.augmentation import SAMPLE_KEYS, sample_keys
+from fedarena.models.characters import layers_are_replaced
 from fedarena.models.keyed_random import at_step
 from fedarena.models.sealed_batch import opened
 from fedarena.privacy.accounting import accounting
@@ -78,7 +80,8 @@ class PrivateTraining(Algorithm):
                 one[_KEY] = at_step(batch[_KEY], place)
             return self.loss_of_samples(task, params, one, client)
 
-        grads, losses = vmap(grad_and_value(loss_of_one), in_dims=(None, 0, 0))(here, samples, places)
+        of_each = _one_by_one if _knows_no_vmap(task.module) else partial(vmap, in_dims=(None, 0, 0))
+        grads, losses = of_each(grad_and_value(loss_of_one))(here, samples, places)
         counts = batch.get(_MASK, torch.ones_like(losses)).to(losses.dtype)
         squares = torch.stack([g.reshape(count, -1).square().sum(1) for g in grads.values()])
         tiny = torch.finfo(losses.dtype).tiny
@@ -93,6 +96,25 @@ class PrivateTraining(Algorithm):
             slope = slope + (noisy.detach() * (params[name] - here[name])).sum()
         value: Tensor = ((losses * counts).sum() / number).detach() + slope
         return value
+
+
+def _knows_no_vmap(module: nn.Module) -> bool:
+    """Whether it has recurrent layers of torch, which cannot keep samples apart, and nobody replaces them."""
+    return not layers_are_replaced() and any(isinstance(layer, nn.RNNBase) for layer in module.modules())
+
+
+def _one_by_one(function: Callable[..., tuple[Tensors, Tensor]]) -> Callable[..., tuple[Tensors, Tensor]]:
+    """What `vmap` makes of a function of parameters, a sample and its place, by a loop over samples."""
+
+    def of_all(params: Tensors, samples: Tensors, places: Tensor) -> tuple[Tensors, Tensor]:
+        found = [
+            function(params, {name: values[number] for name, values in samples.items()}, places[number])
+            for number in range(len(places))
+        ]
+        grads = {name: torch.stack([of_one[name] for of_one, _ in found]) for name in params}
+        return grads, torch.stack([loss for _, loss in found])
+
+    return of_all
 
 
 @MECHANISMS.register("dp_sgd")
