@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import traceback
 from pathlib import Path
 
 from torch import nn
@@ -29,8 +30,8 @@ class Ends(FedAvg):
     """Ends the process that it trains in, as a lack of memory would."""
 
     def client_weight(self, work):
-        tried_out = set(work.samples.tolist()) == {3, 5} or len(work.samples) == 1  # before a run begins
-        if _is_time() and not tried_out:
+        in_round = "collect" in (frame.name for frame in traceback.extract_stack())  # not tried before a run begins
+        if _is_time() and in_round:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().client_weight(work)
 
