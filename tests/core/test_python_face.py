@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 import fedarena
@@ -67,6 +68,18 @@ def test_the_same_settings_from_a_file_a_mapping_or_keywords(tmp_path: Path) -> 
     assert fedarena.run(str(path), **where, seed=1).config["seed"] == 1
     with pytest.raises(BadInputError, match=r"There is no file nowhere\.yaml"):
         fedarena.run("nowhere.yaml")
+
+
+@pytest.mark.parametrize("engine", ["reference", "cohort"])
+def test_what_a_script_allows_products_of_its_own_is_not_for_runs(engine: str, tmp_path: Path) -> None:
+    """On some processors torch would round what is multiplied to 16 bits, on others it takes another library."""
+    settings = FAST | {"model": "mlp", "engine": engine, "local": {"batch_size": 100}}
+    before, runs = torch.get_float32_matmul_precision(), []
+    for precision in ("highest", "medium"):
+        torch.set_float32_matmul_precision(precision)
+        runs.append(fedarena.run(settings, runs_folder=tmp_path / precision, progress=False))
+    torch.set_float32_matmul_precision(before)
+    assert runs[0].rounds.equals(runs[1].rounds)
 
 
 def test_a_suite_and_what_it_comes_to(tmp_path: Path) -> None:

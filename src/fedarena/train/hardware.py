@@ -57,7 +57,9 @@ class Hardware:
     def set_up(self) -> None:
         """Makes torch compute like this from now on; threads are those of the calling thread."""
         torch.set_num_threads(self.threads)
-        if self.is_gpu:
+        if not self.is_gpu:  # a script may have allowed more for models of its own
+            torch.set_float32_matmul_precision("highest")
+        else:
             torch.backends.cuda.matmul.allow_tf32 = self.precision == "tf32"
             torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
             torch.use_deterministic_algorithms(True, warn_only=True)
