@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -70,16 +72,38 @@ def test_the_same_settings_from_a_file_a_mapping_or_keywords(tmp_path: Path) -> 
         fedarena.run("nowhere.yaml")
 
 
-@pytest.mark.parametrize("engine", ["reference", "cohort"])
-def test_what_a_script_allows_products_of_its_own_is_not_for_runs(engine: str, tmp_path: Path) -> None:
-    """On some processors torch would round what is multiplied to 16 bits, on others it takes another library."""
-    settings = FAST | {"model": "mlp", "engine": engine, "local": {"batch_size": 100}}
-    before, runs = torch.get_float32_matmul_precision(), []
-    for precision in ("highest", "medium"):
-        torch.set_float32_matmul_precision(precision)
-        runs.append(fedarena.run(settings, runs_folder=tmp_path / precision, progress=False))
+@contextmanager
+def sixteen_bits_allowed() -> Iterator[None]:
+    """On some processors torch would round what is multiplied, on others it takes another library."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    yield
     torch.set_float32_matmul_precision(before)
-    assert runs[0].rounds.equals(runs[1].rounds)
+
+
+@contextmanager
+def in_double_precision() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    assert torch.get_default_dtype() == torch.float64
+    torch.set_default_dtype(torch.float32)
+
+
+SWITCHES = [sixteen_bits_allowed, in_double_precision, partial(torch.autocast, "cpu", torch.bfloat16)]
+
+
+@pytest.mark.parametrize("switched", SWITCHES)
+@pytest.mark.parametrize("engine", ["reference", "cohort"])
+def test_what_a_script_switches_for_models_of_its_own_is_not_for_runs(engine, switched, tmp_path: Path) -> None:
+    settings = FAST | {"model": "mlp", "engine": engine, "local": {"batch_size": 100}}
+    runs = []
+    for number, context in enumerate([nullcontext, switched]):
+        with context():
+            run = fedarena.run(settings, runs_folder=tmp_path / str(number), progress=False)
+            model = fedarena.load(run.path).model()
+        runs.append((run.rounds, [p.dtype for p in model.parameters()], model(torch.ones(3, 64)).dtype))
+    assert runs[0][0].equals(runs[1][0])
+    assert runs[0][1:] == runs[1][1:]
 
 
 def test_a_suite_and_what_it_comes_to(tmp_path: Path) -> None:

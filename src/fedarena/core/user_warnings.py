@@ -6,7 +6,7 @@ import sys
 import warnings
 
 _PACKAGE = __name__.partition(".")[0]
-_BETWEEN = "torch.utils._contextlib"  # calls functions of this package that want gradients
+_BETWEEN = "contextlib"  # calls functions of this package that are decorated by a context
 
 
 def warn_user(message: str) -> None:

@@ -48,6 +48,7 @@ from fedarena.runs.opening import (
     samples_to_train_on,
 )
 from fedarena.runs.own_source import own_source
+from fedarena.runs.plain_torch import plain_torch
 from fedarena.runs.secure import prepare_secure
 from fedarena.runs.virtual_time import check_feasible, match_fleet
 from fedarena.runs.weights import start_from
@@ -151,7 +152,7 @@ class GivenParts:
             self.fleet.save(folder / _FLEET_FOLDER)
 
 
-@torch.inference_mode(False)  # whoever calls may have turned gradients off
+@plain_torch()
 def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = None) -> Experiment:
     """Builds every part of a run. Whatever does not fit is refused here, before anything is written."""
     given = given or GivenParts()

@@ -10,7 +10,6 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 from torch import nn
 
 from fedarena.core.errors import BadInputError, DivergedError, RunFailedError
@@ -32,6 +31,7 @@ from fedarena.runs.forking import forked_config
 from fedarena.runs.identity import check_same_experiment, check_same_form, describe_run, free_name
 from fedarena.runs.more_rounds import give_more_rounds, is_other_length, with_more_rounds
 from fedarena.runs.observer import Observer
+from fedarena.runs.plain_torch import plain_torch
 from fedarena.runs.predictions import predictions_of
 from fedarena.runs.secure import describe_secure, secure_warning
 from fedarena.runs.summary import summarize
@@ -44,8 +44,6 @@ from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 from fedarena.track import Tracking, check_trackers
 from fedarena.train import CohortEngine
 from fedarena.train.engine import IntArray
-
-_with_gradients = torch.inference_mode(False)  # whoever opens or advances a run may have turned them off
 
 
 class Run:
@@ -75,7 +73,7 @@ class Run:
             self._simulation.recount_participation(clients, snapshot.clock.version)
 
     @classmethod
-    @_with_gradients
+    @plain_torch()
     def create(
         cls,
         config: RunConfig,
@@ -122,7 +120,7 @@ class Run:
         """Refuses what a run of another kind cannot do, before its folder is made."""
 
     @classmethod
-    @_with_gradients
+    @plain_torch()
     def reopen(
         cls,
         folder: Path,
@@ -193,7 +191,7 @@ class Run:
         """A copy of the model with the parameters that it has now."""
         return self._model_after(self._snapshot)
 
-    @_with_gradients
+    @plain_torch()
     def _model_after(self, snapshot: Snapshot | None) -> nn.Module:
         simulation = self._simulation
         module = copy_of(simulation.task.module).cpu().eval()
@@ -202,7 +200,7 @@ class Run:
             module.load_state_dict({name: p.cpu() for name, p in params.items()}, strict=False)
         return module
 
-    @_with_gradients
+    @plain_torch()
     def advance(self, rounds: int | None = None) -> Run:
         """Plays so many further rounds, or all that are left; ends sooner if a callback says so."""
         self._check_open()
@@ -268,7 +266,7 @@ class Run:
             reason = reason if self._stopped is None else self._stopped.reason
             self._finish("interrupted", f"{reason} after round {self.round} of {self.config.rounds}")
 
-    @_with_gradients
+    @plain_torch()
     def fork(self, settings: Mapping[str, Any] | None = None, name: str | None = None) -> Run:
         """Another run that goes on from here with other hyperparameters, in a folder beside this one.
 
@@ -402,7 +400,7 @@ class Run:
             f"({simulation.epsilon(snapshot.clock.version):.4g} is spent)"
         )
 
-    @_with_gradients
+    @plain_torch()
     def _finish(self, status: str, message: str | None) -> None:
         experiment = self.experiment
         if self._crew is not None:

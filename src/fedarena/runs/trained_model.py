@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 import safetensors.torch
-import torch
 from torch import nn
 
 from fedarena.core.errors import BadInputError, RunFailedError
@@ -23,6 +22,7 @@ from fedarena.runs.identity import check_same_answers
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import open_federation
 from fedarena.runs.own_source import changed_source_of
+from fedarena.runs.plain_torch import plain_torch
 from fedarena.runs.weights import read_weights
 from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import open_client_states, read_best, read_snapshot, read_state
@@ -31,7 +31,7 @@ from fedarena.storage.run_files import CONFIG_FILE, RunFiles, read_constants
 Which = Literal["last", "best"]
 
 
-@torch.inference_mode(False)  # whoever calls may have turned gradients off
+@plain_torch()
 def trained_model(folder: Path, which: Which = "last", client: str | None = None) -> nn.Module:
     """The global model of a run after its last finished round, or the best one; or the model of a client alone.
 
