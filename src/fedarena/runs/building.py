@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from typing import Protocol as TypingProtocol
 
-import numpy as np
 import torch
 
 from fedarena.algorithms import ALGORITHMS
@@ -22,12 +21,8 @@ from fedarena.data import Federation, PooledFederation
 from fedarena.data.registry import cache_folder
 from fedarena.fleet import Fleet
 from fedarena.models import (
-    ADAPTATIONS,
-    MODELS,
     Task,
-    trainable_parameters,
 )
-from fedarena.models.adaptation import called_instead_of_last
 from fedarena.models.assembling import assemble_task
 from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.audit import plant_canaries
@@ -37,6 +32,7 @@ from fedarena.runs.callbacks import CALLBACKS, Callback
 from fedarena.runs.config import USUAL_COHORT, RunConfig
 from fedarena.runs.deciding import check_rounds, prepare_policy
 from fedarena.runs.edges import prepare_edges
+from fedarena.runs.notes import adaptation_notes, last_layer_notes, size_notes
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import (
     at_most_scored,
@@ -63,7 +59,6 @@ from fedarena.simulate.edges import EDGES, Edges
 from fedarena.simulate.policies import POLICIES, POLICY_GROUP, Policy
 from fedarena.simulate.schedules import SCHEDULES, Schedule, check_schedule, prepare_schedule
 from fedarena.simulate.secure_aggregation import SECURE_AGGREGATIONS, SecureAggregation
-from fedarena.simulate.selectors import BySize, PowerOfChoice
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import (
     ENGINES,
@@ -71,7 +66,6 @@ from fedarena.train import (
     ClientData,
     CohortEngine,
     Engine,
-    Work,
     count_training_flops,
     personal_notes,
 )
@@ -187,7 +181,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         warnings.append(
             f"The model {config.model['name']} starts from scratch, not from pretrained weights; weights=… names a file"
         )
-    warnings += [*_adaptation_notes(config, task), *_last_layer_notes(config, task)]
+    warnings += [*adaptation_notes(config, task), *last_layer_notes(config, task)]
     mechanism = make_part(MECHANISMS, config.privacy, Mechanism, "a privacy mechanism", config.seed)
     algorithm = mechanism.wrapped(make_part(ALGORITHMS, config.algorithm, Algorithm, "an algorithm", config.seed))
     centralized = config.training == "centralized"
@@ -294,7 +288,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"client_weight of {type(algorithm).__name__} is not asked: under this privacy every client counts the same"
         )
     if not all_count_the_same:
-        warnings += _size_notes(config, facts)
+        warnings += size_notes(config, facts)
     canaries = plant_canaries(mechanism, facts, config.seed)
     if canaries is not None:
         warnings.append(
@@ -420,61 +414,6 @@ def build_task(config: RunConfig, federation: Federation) -> Task:
         seed=config.seed,
         dtype=torch.float64 if config.engine.get("dtype") == "float64" else torch.float32,
     )
-
-
-def _adaptation_notes(config: RunConfig, task: Task) -> list[str]:
-    """How much of the model is trained, where that is not all, and whether the rest knows anything."""
-    name = config.adaptation["name"]
-    kind = ADAPTATIONS.get(name)
-    trained, all_ = (
-        sum(p.numel() for p in ps) for ps in (trainable_parameters(task.module).values(), task.module.parameters())
-    )
-    notes = (
-        []
-        if name == "all"
-        else [f"adaptation={name} trains {trained:,} of the model's {all_:,} parameters, and only these are sent"]
-    )
-    if kind.expects_weights and config.weights is None:
-        notes.append(
-            f"adaptation={name} is for pretrained models, and this one starts from scratch, so what is not trained "
-            "knows nothing; weights=… names a file or a run to start from"
-        )
-    return notes
-
-
-def _last_layer_notes(config: RunConfig, task: Task) -> list[str]:
-    """Says so where a model of somebody's own may have another last layer than the one that is taken for it."""
-    if not is_own(MODELS.get(config.model["name"])):
-        return []
-    asked = {}
-    if config.adaptation["name"] != "all" and not is_own(ADAPTATIONS.get(config.adaptation["name"])):
-        asked[f"adaptation={config.adaptation['name']}"] = [name for name, _ in task.module.named_parameters()]
-    if config.algorithm["name"] == "local_head" and config.algorithm.get("head_layers") is None:
-        asked["local_head"] = list(trainable_parameters(task.module))
-    found = {part: called_instead_of_last(task, names) for part, names in asked.items()}
-    return [
-        f"{part} takes {layers[0]} for the last layer, as the model declares it last, but it calls {layers[1]} after "
-        "it; if that makes its outputs, declare it last in the model"
-        for part, layers in found.items()
-        if layers is not None
-    ]
-
-
-def _size_notes(config: RunConfig, facts: RunFacts) -> list[str]:
-    """Says so where large clients are drawn more often and then count more, too."""
-    aggregator = facts.aggregator
-    weighs = not aggregator.takes_one_update and (not aggregator.needs_rows or getattr(aggregator, "weighted", False))
-    if not (weighs and facts.selector.chooses_as(BySize, PowerOfChoice)):
-        return []
-    some = np.arange(1, 3)
-    few, many = np.broadcast_to(facts.algorithm.client_weight(Work(some, some, some, some)), 2)
-    if not many > few:
-        return []
-    return [
-        f"selector={config.selector['name']} draws clients by how many samples they have, and updates of "
-        f"{config.algorithm['name']} are weighted by that once more; the selector's paper has the plain mean of those "
-        "who are drawn, as algorithms do whose client_weight is 1"
-    ]
 
 
 def _make_schedule(settings: dict[str, Any], horizon: int, seed: int) -> Schedule | None:

@@ -56,7 +56,7 @@ def _processor() -> tuple[str, int]:
     return vendor.group() if vendor else "", int(family.group(1) or family.group(2)) if family else 0
 
 
-# These are parts of scripts, too.
+# These are parts of scripts, too, which know what is given to them and nothing else.
 def _wide(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     in_order = right.stride(1) == 1 and right.stride(0) >= right.size(1)
     turned = right.stride(0) == 1 and right.stride(1) >= right.size(0)
