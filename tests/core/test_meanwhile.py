@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from test_cohort import assert_same, make_engine, train
 
 from fedarena.algorithms import FedAvg
 from fedarena.runs.run import Run, start_run
+from fedarena.simulate.selectors import Uniform
 from fedarena.storage import recorder, round_rows
 from fedarena.storage.checkpoint import read_state
 from fedarena.storage.recorder import Recorder
@@ -93,6 +95,26 @@ def test_rounds_that_are_left_to_chance_are_planned_meanwhile(tmp_path: Path, se
     assert content(tmp_path / "meanwhile" / "small") == content(tmp_path / "before" / "small")
     assert planned == ([] if selector == "power_of_choice" else sorted(set(planned)))
     assert selector == "power_of_choice" or {2, 6} & set(planned)
+
+
+class OwnUniform(Uniform):
+    """Chooses like uniform selection, but somebody else wrote it."""
+
+
+@pytest.mark.parametrize(("selector", "asked_by"), [("uniform", "another thread"), (OwnUniform, "this one")])
+def test_own_parts_are_not_asked_while_others_train(
+    tmp_path: Path, selector: str | type, asked_by: str, monkeypatch
+) -> None:
+    here: list[bool] = []
+    select = Uniform.select
+
+    def noted(self: Uniform, *given):
+        here.append(threading.current_thread() is threading.main_thread())
+        return select(self, *given)
+
+    monkeypatch.setattr(Uniform, "select", noted)
+    start_run(config(engine={"name": "cohort", "workers": 2}, selector=selector), tmp_path)
+    assert all(here) is (asked_by == "this one")
 
 
 def test_a_round_whose_rows_cannot_be_made_is_not_recorded_at_all(tmp_path: Path, monkeypatch) -> None:

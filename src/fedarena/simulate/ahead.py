@@ -5,16 +5,19 @@ The next round is planned, and transforms get ready for the present one's end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TypeGuard
 
 import torch
 
 from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.protocols.base import Clock
 from fedarena.simulate.simulation import Simulation, Snapshot
-from fedarena.train import Algorithm, CohortEngine, Groups, JobArrays, RayEngine
+from fedarena.train import Algorithm, CohortEngine, Engine, Groups, JobArrays, RayEngine
 from fedarena.train.examples import example_update
+from fedarena.train.execution import SMALL_OPERATIONS
+from fedarena.train.own_code import has_own_code
 from fedarena.transforms import Transform
 
 Plan = Callable[[Snapshot], RoundPlan]
@@ -27,9 +30,9 @@ class PlanAhead:
         self._simulation, self._plan = simulation, plan
         self._next: Snapshot | None = None  # what is known of where the present round will end
         self._planned: tuple[int, Clock, RoundPlan, JobArrays] | None = None
-        engine = simulation.engine
-        if isinstance(engine, CohortEngine) and _is_left_to_chance(simulation):
-            engine.do_meanwhile(self._plan_next)
+        parts = (simulation.selector, simulation.protocol, simulation.edges)
+        if _is_left_to_chance(simulation) and _go_well_with_training(simulation.engine, parts):
+            simulation.engine.do_meanwhile(self._plan_next)
 
     def round(self, before: Snapshot) -> tuple[RoundPlan, JobArrays]:
         """The plan of the round after a snapshot, and its jobs."""
@@ -67,7 +70,8 @@ class StepAhead:
         self._simulation = simulation
         self._begins: Snapshot | None = None  # where the present round does, if nothing was drawn for it yet
         self._update: Groups | None = None  # what one looks like
-        if isinstance(simulation.engine, CohortEngine) and simulation.path.transforms:
+        transforms = simulation.path.transforms
+        if transforms and _go_well_with_training(simulation.engine, transforms):
             simulation.engine.do_meanwhile(self._draw)
 
     def expect(self, before: Snapshot) -> None:
@@ -81,13 +85,24 @@ class StepAhead:
         self._begins = None
         if self._update is None:
             self._update = example_update(self._simulation.algorithm, before.state["params"])
-        self._simulation.path.draw_ahead(self._update, before.round + 1, before.clock.version)
+        with SMALL_OPERATIONS.given_up():
+            self._simulation.path.draw_ahead(self._update, before.round + 1, before.clock.version)
 
 
 def _is_on_usual_stream(snapshot: Snapshot) -> bool:
     """Whether what a GPU is told now comes before what the server tells it later; on a CPU it always does."""
     device = next(iter(snapshot.state["params"].values())).device
     return device.type != "cuda" or torch.cuda.current_stream(device) == torch.cuda.default_stream(device)
+
+
+def _go_well_with_training(engine: Engine, parts: Iterable[object]) -> TypeGuard[CohortEngine]:
+    """Whether these parts may be asked while an engine trains: on a CPU, another thread does so.
+
+    Somebody's own draw from generators of the whole process, which are seeded for each of them while it is asked.
+    """
+    if not isinstance(engine, CohortEngine):
+        return False
+    return engine.computes_beside_host or not any(map(has_own_code, parts))
 
 
 def _is_left_to_chance(simulation: Simulation) -> bool:

@@ -28,7 +28,7 @@ from fedarena.train.choosing import STEPS_TRIED, ExampleClients, faster_plan
 from fedarena.train.clients_at_work import ClientsAtWork
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import OwnTask, begin_evaluation, evaluate_clients
-from fedarena.train.execution import Workers, available_cores, without_gradients
+from fedarena.train.execution import SMALL_OPERATIONS, Workers, available_cores, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, JobArrays
 from fedarena.train.kept_samples import KeptSamples
@@ -362,16 +362,17 @@ class CohortEngine:
 
         def without_gradient(shard: Shard) -> T:
             self.hardware.set_up()
-            with torch.no_grad():
+            with torch.no_grad(), SMALL_OPERATIONS.taken():
                 return work(shard)
 
         if self._fallback is not None:
             return map(without_gradient, shards)
-        return self._threads.in_order(without_gradient, shards, self._work_beside)
+        return self._threads.in_order(without_gradient, shards, self._work_beside if self._beside_workers else None)
 
     def _work_beside(self) -> None:
-        for other_work in self._beside_workers:
-            other_work()
+        with SMALL_OPERATIONS.taken():
+            for other_work in self._beside_workers:
+                other_work()
 
     def _shards(self, steps: IntArray) -> list[IntArray]:
         if self.hardware.is_gpu:

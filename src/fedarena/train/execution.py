@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -63,22 +64,33 @@ class Workers:
     ) -> Iterator[R]:
         """Results of `function` in the order of the tasks, computed by threads that stay a little ahead.
 
-        If there are such threads, this one does other work `meanwhile`, once.
+        If there are such threads, one of them does other work `meanwhile`: beside a single task, or when no task is
+        left to begin. It is done before the last result is given.
         """
-        if self.number == 1 or len(tasks) == 1:
+        if self.number == 1 or (len(tasks) == 1 and meanwhile is None):
             yield from map(function, tasks)
             return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.number)
-        remaining = iter(tasks)
-        ahead: deque[Future[R]] = deque()
+        pool = self._pool = self._pool or ThreadPoolExecutor(self.number)
+        if len(tasks) == 1 and meanwhile is not None:
+            other = pool.submit(meanwhile)
+            try:
+                result = function(tasks[0])  # by this thread, since others have to wake up first
+                other.result()
+            finally:
+                wait([other])
+            yield result
+            return
+        # The other work is one more task, the last to begin.
+        of_tasks: Iterator[Callable[[], Any]] = (partial(function, task) for task in tasks)
+        remaining = itertools.chain(of_tasks, [meanwhile] if meanwhile else [])
+        ahead: deque[Future[Any]] = deque()
         try:
-            ahead.extend(self._pool.submit(function, task) for task in itertools.islice(remaining, 2 * self.number + 2))
-            if meanwhile is not None:
-                meanwhile()
-            while ahead:
+            ahead.extend(pool.submit(work) for work in itertools.islice(remaining, 2 * self.number + 2))
+            for number in range(len(tasks)):
                 result = ahead.popleft().result()
-                ahead.extend(self._pool.submit(function, task) for task in itertools.islice(remaining, 1))
+                ahead.extend(pool.submit(work) for work in itertools.islice(remaining, 1))
+                if number == len(tasks) - 1 and ahead:
+                    ahead.popleft().result()
                 yield result
         finally:
             for future in ahead:
@@ -96,21 +108,43 @@ class Turn:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._of_thread = threading.local()
+
+    @property
+    def _is_mine(self) -> bool:
+        return getattr(self._of_thread, "has_it", False)
+
+    def _take(self) -> None:
+        self._lock.acquire()
+        self._of_thread.has_it = True
+
+    def _give_up(self) -> None:
+        self._of_thread.has_it = False
+        self._lock.release()
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Waits for the turn, and keeps it."""
-        with self._lock:
+        """Waits for the turn, unless this thread has it, and keeps it."""
+        if self._is_mine:
             yield
-
-    @contextmanager
-    def given_up(self) -> Iterator[None]:
-        """Lets others have the turn for a while, in which a large operation goes on."""
-        self._lock.release()
+            return
+        self._take()
         try:
             yield
         finally:
-            self._lock.acquire()
+            self._give_up()
+
+    @contextmanager
+    def given_up(self) -> Iterator[None]:
+        """Lets others have the turn, if this thread has it, for a while, in which a large operation goes on."""
+        if not self._is_mine:
+            yield
+            return
+        self._give_up()
+        try:
+            yield
+        finally:
+            self._take()
 
 
 SMALL_OPERATIONS = Turn()

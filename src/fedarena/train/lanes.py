@@ -13,6 +13,7 @@ from torch import Tensor
 from fedarena.models import Tensors
 from fedarena.train.clients_at_work import ClientsAtWork
 from fedarena.train.engine import JobResults
+from fedarena.train.execution import SMALL_OPERATIONS
 from fedarena.train.jobs import IntArray
 from fedarena.train.lane_pool import LaneEngine, LanePool, Lanes
 from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, place_work, usual_widths
@@ -100,9 +101,13 @@ class LaneTraining(ClientsAtWork):
                 taken = self._taken_at_once(step, min(change, until) - step)
                 if batches.packed is not None or self._takes_any_number:
                     some = slice(step - first, step - first + taken)
-                    lanes.steps(int(self.widths[step]), batches, some, self._is_frequent(step))
+                    width, frequent = int(self.widths[step]), self._is_frequent(step)
+                    with SMALL_OPERATIONS.given_up():
+                        lanes.steps(width, batches, some, frequent)
                 else:
-                    self._take_step(lanes, step, batches.at(step - first))
+                    batch = batches.at(step - first)
+                    with SMALL_OPERATIONS.given_up():
+                        self._take_step(lanes, step, batch)
                 self.taken += taken
                 yield None
             ended = ending.get(self.taken - 1)
