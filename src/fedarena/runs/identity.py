@@ -91,6 +91,7 @@ def settings_fingerprint(config: RunConfig) -> str:
         ("engine", "plan", (None, "together")),
         ("engine", "dense", (None, "written")),
         ("engine", "convolutions", (None, "products")),
+        ("engine", "kernels", (None, "library")),
         ("privacy", "noise_population", (None,)),
     ):
         if decisive[section].get(option) in defaults:

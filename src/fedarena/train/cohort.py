@@ -32,8 +32,9 @@ from fedarena.train.execution import SMALL_OPERATIONS, Workers, available_cores,
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, JobArrays
 from fedarena.train.kept_samples import KeptSamples
-from fedarena.train.lane_pool import Convolutions, LanePool, Plan
+from fedarena.train.lane_pool import Convolutions, Kernels, LanePool, Plan
 from fedarena.train.lanes import LaneTraining
+from fedarena.train.native import why_absent
 from fedarena.train.optimizers import LocalTraining, training_of
 from fedarena.train.own_code import has_own_code
 from fedarena.train.own_hooks import check_own_hooks
@@ -82,6 +83,8 @@ class CohortEngine:
     (``varying``, by default where the selector draws such) share few programs on a GPU. There `convolutions` are
     products of patches, or kernels of our own that need none; and clients with far more to do than others may train
     `beside` them, or everybody `apart` (see `plan`). A cohort with more than `sample_bytes` trains in parts there.
+    On a CPU, `kernels` for products and LSTM layers are our own, ``compiled`` on this machine by its C compiler, or a
+    ``library``'s; by default our own on processors on which they are known to be faster.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class CohortEngine:
         dense: Dense | None = None,
         convolutions: Convolutions | None = None,
         cohorts: Cohorts | None = None,
+        kernels: Kernels | None = None,
         sample_bytes: int | None = None,
     ):
         for name, amount in (("lanes", lanes), ("workers", workers)):
@@ -114,6 +118,8 @@ class CohortEngine:
         self.hardware = Hardware(device, threads, dtype, precision)
         if convolutions == "kernels" and not (self.hardware.is_gpu and convolution_kernels.available()):
             raise BadInputError("engine.convolutions kernels needs a GPU and Triton, which torch for GPUs comes with")
+        if kernels == "compiled":
+            self._check_kernels()
         self.device, self.compile = self.hardware.device, compile and self.hardware.is_gpu
         self.notes: list[str] = []
         task.module.to(self.device, self.hardware.dtype).train()
@@ -139,6 +145,7 @@ class CohortEngine:
         # Runs from before there was a choice have lanes alone.
         before: Convolutions | None = "products" if lanes is not None else None
         self.convolutions = convolutions or before or self._suitable.convolutions(self.plan)
+        self.kernels: Kernels = kernels or ("library" if lanes is not None else self._suitable.kernels(self.notes))
         self.usual_width: int | None = None
         self._most_at_once: int | None = None  # of a cohort's clients
         self._cohorts: Cohorts | None = "steady" if cohorts is None and lanes is not None else cohorts
@@ -147,7 +154,7 @@ class CohortEngine:
         changes_samples = task.augmentation is not None or type(task).model_inputs is not Task.model_inputs
         self.draws = drops or changes_samples or has_own_code(task) or has_own_code(algorithm)
         check_own_hooks(algorithm, task)
-        self._steps = StackedSteps(task, algorithm, local, self.hardware, self.convolutions)
+        self._steps = StackedSteps(task, algorithm, local, self.hardware, self.convolutions, self.kernels)
         self._pool, self._beside = LanePool(), Beside(self.device)
         self._fallback: ReferenceEngine | None = None
         obstacle = self._steps.find_obstacle(seed, self.notes)
@@ -160,12 +167,15 @@ class CohortEngine:
             self.lanes, self.plan = self._suitable.lanes_and_plan(None, faster)
             self.convolutions = convolutions or self._suitable.convolutions(self.plan)
             self._steps.convolutions = self.convolutions
-        self.programs = StepPrograms(self._steps.step_alone if self.plan == "apart" else self._steps.step)
+        step = self._steps.step_alone if self.plan == "apart" else self._steps.step
+        self.programs = StepPrograms(step, natively=self.kernels == "compiled")
         self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
         if self.hardware.is_gpu:
             self.choices |= {"plan": self.plan, "sample_bytes": self._sample_bytes}
         if self.convolutions == "kernels":
             self.choices["convolutions"] = self.convolutions
+        if self.kernels == "compiled":
+            self.choices["kernels"] = self.kernels
         # Runs from before there was a choice have lanes alone.
         without = obstacle is not None or (dense is None and lanes is not None)
         self._unwritten = Unwritten(self, "written" if without else dense)
@@ -177,6 +187,17 @@ class CohortEngine:
         self._beside_workers: list[Callable[[], None]] = []
         self._planned_ahead: PlannedWork | None = None
 
+    def _check_kernels(self) -> None:
+        """Refuses kernels of our own where they cannot be used."""
+        hardware = self.hardware
+        if hardware.is_gpu or hardware.dtype != torch.float32 or hardware.precision != "full":
+            raise BadInputError(
+                "engine.kernels compiled is for CPUs with engine.dtype float32 and engine.precision full"
+            )
+        reason = why_absent()
+        if reason is not None:
+            raise BadInputError(f"engine.kernels compiled is not possible on this machine: {reason}")
+
     def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> CohortEngine:
         """An engine of the same kind for another algorithm, way of training, and data."""
         options = {
@@ -186,6 +207,7 @@ class CohortEngine:
             "compile": self.compile,
             "dense": self._unwritten.choice,
             "convolutions": self.convolutions,
+            "kernels": self.kernels,
             "cohorts": self._cohorts,
             "sample_bytes": self._sample_bytes,
             **self.hardware.options,

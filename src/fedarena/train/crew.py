@@ -25,7 +25,7 @@ from fedarena.train.evaluation import (
 )
 from fedarena.train.hardware import DeviceName, DtypeName, Precision
 from fedarena.train.jobs import IntArray, JobArrays
-from fedarena.train.lane_pool import Convolutions, Plan
+from fedarena.train.lane_pool import Convolutions, Kernels, Plan
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.schedule import batch_width, deal_out
 from fedarena.train.shards import Shard
@@ -102,6 +102,7 @@ class RayEngine(CohortEngine):
         dense: Dense | None = None,
         convolutions: Convolutions | None = None,
         cohorts: Cohorts | None = None,
+        kernels: Kernels | None = None,
         sample_bytes: int | None = None,
     ):
         for name, amount, least in (("workers", workers, 0), ("cores", cores, 1), ("shards", shards, 1)):
@@ -120,6 +121,7 @@ class RayEngine(CohortEngine):
             dense=dense,
             convolutions=convolutions,
             cohorts=cohorts,
+            kernels=kernels,
             sample_bytes=sample_bytes,
         )
         self.crew: Crew | None = None

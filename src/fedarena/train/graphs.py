@@ -13,6 +13,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.node import map_arg
 
+from fedarena.train.native.products import subtract_products
+
 aten = torch.ops.aten
 _VIEWS = {aten.view.default, aten._unsafe_view.default}
 _RESHAPING = {aten.expand.default, *_VIEWS}
@@ -189,13 +191,16 @@ class Update:
     values: tuple[int, ...]  # numbers of the computed values
     factor: float = 1.0
     shape: tuple[int, ...] = ()  # to see the tensor as, for a product
+    natively: bool = False  # whether a product is subtracted by our own kernels
 
     def apply(self, tensor: Tensor, computed: list[Tensor]) -> None:
         """Changes the tensor."""
         values = [computed[value] for value in self.values]
         if self.shape:
             tensor = tensor.view(self.shape)
-        if self.kind == "subtract_product":
+        if self.kind == "subtract_product" and self.natively:
+            subtract_products(tensor, values[0], values[1], self.factor)
+        elif self.kind == "subtract_product":
             tensor.baddbmm_(values[0], values[1], beta=1, alpha=-self.factor)
         elif self.kind == "subtract":
             tensor.sub_(values[0], alpha=self.factor)
@@ -245,6 +250,25 @@ def separate_updates(traced: GraphModule, replaced: int) -> tuple[GraphModule, l
     graph.eliminate_dead_code()
     traced.recompile()
     return traced, updates
+
+
+def write_products(pure: GraphModule, updates: list[Update], chosen: Callable[[Tensor, Tensor], bool]) -> list[Update]:
+    """The updates, of which those that subtract a product of `chosen` matrices have it written down before."""
+    output = next(node for node in pure.graph.nodes if node.op == "output")
+    computed: list[Node] = list(output.args[0])
+    changed = []
+    for update in updates:
+        if update.kind == "subtract_product":
+            left, right = (computed[value] for value in update.values)
+            if chosen(left.meta["val"], right.meta["val"]):
+                with pure.graph.inserting_before(output):
+                    computed.append(pure.graph.call_function(aten.bmm.default, (left, right)))
+                computed[-1].meta["val"] = torch.bmm(left.meta["val"], right.meta["val"])
+                update = replace(update, kind="subtract", values=(len(computed) - 1,))
+        changed.append(update)
+    output.args = (computed,)
+    pure.recompile()
+    return changed
 
 
 def update_within(pure: GraphModule, updates: list[Update]) -> list[Update]:

@@ -27,6 +27,8 @@ from fedarena.train.validation import Validated
 Plan = Literal["together", "beside", "apart"]
 # Convolutions of all lanes as products of patches, or by kernels of our own where those are faster.
 Convolutions = Literal["products", "kernels"]
+# On a CPU: our own for what they are faster at, made by the machine's C compiler, or a library's for all.
+Kernels = Literal["compiled", "library"]
 _ANY_NUMBER = 0  # of steps that a program takes at once
 
 
@@ -40,6 +42,7 @@ class LaneEngine(Protocol):
     usual_width: int | None  # that cohorts are filled up to, of whom none is larger; None: each has its own
     plan: Plan
     convolutions: Convolutions
+    kernels: Kernels
     device: torch.device
     compile: bool
     draws: bool  # whether somebody may draw random numbers by the key of a step

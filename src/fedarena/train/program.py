@@ -152,10 +152,13 @@ class BoundStep:
 
 
 class StepPrograms:
-    """Makes programs of a step, which must be a pure function of the tensors in its arguments."""
+    """Makes programs of a step, which must be a pure function of the tensors in its arguments.
 
-    def __init__(self, step: Step):
-        self._step = step
+    On a CPU, their products may be made `natively`, by our own kernels.
+    """
+
+    def __init__(self, step: Step, natively: bool = False):
+        self._step, self._natively = step, natively
         self._scripts: dict[Any, Script] = {}
         self._repeated: dict[Any, Callable[..., None]] = {}
         self._made: dict[Any, Callable[..., None]] = {}  # what is captured, by form and whether it is compiled
@@ -278,7 +281,9 @@ class StepPrograms:
 
     def _script(self, changing: Changing, given: Given, example: Batch) -> Script:
         pure, updates = separate_updates(record(*self._flat(changing, given, example)), len(changing.tensors()))
-        return Script(pure, updates, [*changing.tensors(), *given.tensors(), *example.tensors()])
+        return Script(
+            pure, updates, [*changing.tensors(), *given.tensors(), *example.tensors()], natively=self._natively
+        )
 
     def _plain_step(self, changing: Changing, given: Given, example: Batch) -> Callable[..., None]:
         """The step as it is, without being traced: nothing in it has to be undone for a single lane."""

@@ -3,7 +3,8 @@
 What does not depend on the step before is left to others: the products of the inputs are made for all steps at once
 before, and the gradients of the weights are one product after. A step is one product for all lanes and a few operations
 on gates. Their gradients are the product of what comes from the step after and factors that are known before. On a GPU
-the operations on gates are one kernel (`recurrence_kernels.py`), if there is a compiler for it.
+the operations on gates are one kernel (`recurrence_kernels.py`), if there is a compiler for it. On a CPU, all steps of
+an LSTM may be one (`native/`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedarena.train.native import lstm as native_lstm
 from fedarena.train.operations import Operation, Stacked, WithoutGradient
 from fedarena.train.usable_kernels import usable_kernels
 
 
 # Views are made for all steps at once: to look at a tensor takes as long as to compute a small one.
-def _lstm_steps(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def plain_lstm_steps(
+    gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Hidden states and cells ``[lanes, length + 1, samples, width]``, and for the gradient gates and tanh of cells."""
     lanes, length, samples, width = gates.size(0), gates.size(1), gates.size(2), weight.size(2)
     states = torch.empty([lanes, length + 1, samples, width], dtype=gates.dtype, device=gates.device)
@@ -53,7 +57,7 @@ def _lstm_steps(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> 
     return states, cells, opened, squashed
 
 
-def _lstm_steps_back(
+def plain_lstm_steps_back(
     grad: Tensor, grad_cell: Tensor, weight: Tensor, cells: Tensor, opened: Tensor, squashed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of gates before they open, of the first hidden state and of the first cell."""
@@ -178,9 +182,9 @@ def kernels_on_gpu() -> ModuleType | None:
     return usable_kernels("fedarena.train.recurrence_kernels", "Recurrent layers run")
 
 
-_LSTM_STEPS = Operation("lstm", _lstm_steps, _lstm_forms, _by_kernels("lstm_steps", _lstm_steps))
+_LSTM_STEPS = Operation("lstm", plain_lstm_steps, _lstm_forms, _by_kernels("lstm_steps", plain_lstm_steps))
 _LSTM_STEPS_BACK = Operation(
-    "lstm_back", _lstm_steps_back, _lstm_back_forms, _by_kernels("lstm_steps_back", _lstm_steps_back)
+    "lstm_back", plain_lstm_steps_back, _lstm_back_forms, _by_kernels("lstm_steps_back", plain_lstm_steps_back)
 )
 _GRU_STEPS = Operation("gru", _gru_steps, _gru_forms, _by_kernels("gru_steps", _gru_steps))
 _GRU_STEPS_BACK = Operation(
@@ -188,12 +192,14 @@ _GRU_STEPS_BACK = Operation(
 )
 
 
-def lstm(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+def lstm(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor, natively: bool = False) -> tuple[Tensor, Tensor]:
     """Hidden states ``[length, samples, width]`` and the last cell of a layer.
 
     The gates ``[length, samples, 4 * width]`` are what inputs and biases come to; hidden state and cell are the first.
+    On a CPU the steps may be taken `natively`, by kernels of our own.
     """
-    states, last_cell, *_ = _LSTM.apply(*(t.unsqueeze(0) for t in (gates, weight, hidden, cell)))  # type: ignore[no-untyped-call]
+    layer = _NATIVE_LSTM if natively else _LSTM
+    states, last_cell, *_ = layer.apply(*(t.unsqueeze(0) for t in (gates, weight, hidden, cell)))  # type: ignore[no-untyped-call]
     return states[0, 1:], last_cell[0]
 
 
@@ -203,38 +209,42 @@ def gru(gates: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor) -> Tensor:
     return states[0, 1:]  # type: ignore[no-any-return]
 
 
-class _LSTM(Stacked):
-    samples_at, results_at = (2, None, 1, 1), (2, 1, 2, 2, 2)
+def _lstm_function(steps: Operation, steps_back: Operation) -> type[Stacked]:
+    """The function whose steps, and those of its gradient, are computed in this way."""
 
-    @staticmethod
-    def forward(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
-        """Hidden states, the last cell, and what the gradient needs."""
-        states, cells, opened, squashed = _LSTM_STEPS(gates, weight, hidden, cell)
-        return states, cells[:, -1].clone(), cells, opened, squashed
+    class Gradient(WithoutGradient):
+        samples_at, results_at = (2, 1, None, 2, 2, 2), (2, 1, 1)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        """Keeps what the gradient needs."""
-        states, _, *kept = output
-        ctx.mark_non_differentiable(*kept)
-        ctx.save_for_backward(inputs[1], states, *kept)
+        @staticmethod
+        def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
+            """See `plain_lstm_steps_back`."""
+            found: tuple[Tensor, ...] = steps_back(*tensors)
+            return found
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_cell: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
-        """The gradient of the weights is one product over all steps."""
-        weight, states, *kept = ctx.saved_tensors
-        of_gates, of_hidden, of_cell = _LSTMBack.apply(grad, grad_cell, weight, *kept)  # type: ignore[no-untyped-call]
-        return of_gates, _weight_gradient(of_gates, states), of_hidden, of_cell
+    class Layer(Stacked):
+        samples_at, results_at = (2, None, 1, 1), (2, 1, 2, 2, 2)
 
+        @staticmethod
+        def forward(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
+            """Hidden states, the last cell, and what the gradient needs."""
+            states, cells, opened, squashed = steps(gates, weight, hidden, cell)
+            return states, cells[:, -1].clone(), cells, opened, squashed
 
-class _LSTMBack(WithoutGradient):
-    samples_at, results_at = (2, 1, None, 2, 2, 2), (2, 1, 1)
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+            """Keeps what the gradient needs."""
+            states, _, *kept = output
+            ctx.mark_non_differentiable(*kept)
+            ctx.save_for_backward(inputs[1], states, *kept)
 
-    @staticmethod
-    def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
-        """See `_lstm_steps_back`."""
-        found: tuple[Tensor, ...] = _LSTM_STEPS_BACK(*tensors)
-        return found
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor, grad_cell: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+            """The gradient of the weights is one product over all steps."""
+            weight, states, *kept = ctx.saved_tensors
+            of_gates, of_hidden, of_cell = Gradient.apply(grad, grad_cell, weight, *kept)  # type: ignore[no-untyped-call]
+            return of_gates, _weight_gradient(of_gates, states), of_hidden, of_cell
+
+    return Layer
 
 
 class _GRU(Stacked):
@@ -275,3 +285,10 @@ class _GRUBack(WithoutGradient):
 
 def _weight_gradient(of_gates: Tensor, states: Tensor) -> Tensor:
     return of_gates.flatten(1, 2).mT @ states[:, :-1].flatten(1, 2)
+
+
+_LSTM = _lstm_function(_LSTM_STEPS, _LSTM_STEPS_BACK)
+_NATIVE_LSTM = _lstm_function(
+    Operation("native_lstm", native_lstm.lstm_steps, _lstm_forms),
+    Operation("native_lstm_back", native_lstm.lstm_steps_back, _lstm_back_forms),
+)

@@ -32,11 +32,12 @@ class RecurrentLayers(TorchFunctionMode):
     """Within this context, recurrent layers are operations that `vmap` knows.
 
     With `of_samples`, gradients of every sample by itself are wanted, so samples with the same weights stay together.
+    With `natively`, a CPU's LSTM layers are computed by kernels of our own.
     """
 
-    def __init__(self, of_samples: bool = False):
+    def __init__(self, of_samples: bool = False, natively: bool = False):
         super().__init__()
-        self._of_samples = of_samples
+        self._of_samples, self._natively = of_samples, natively
         self._open = ExitStack()
 
     def __enter__(self) -> RecurrentLayers:
@@ -117,10 +118,11 @@ class RecurrentLayers(TorchFunctionMode):
     def _lstm_layer(
         self, x: Tensor, input_weight: Tensor, weight: Tensor, bias: Tensor, other: Tensor, hidden: Tensor, cell: Tensor
     ) -> tuple[Tensor, ...]:
-        if not self._of_samples and suits_library(x, weight.shape[-1]):
+        natively = self._natively and x.device.type == "cpu" and x.dtype == torch.float32
+        if not natively and not self._of_samples and suits_library(x, weight.shape[-1]):
             return library_lstm(x, input_weight, weight, bias + other, hidden, cell)
         gates = _products(x, input_weight, bias + other)
-        return lstm(gates, weight.to(gates.dtype), hidden, cell.to(weight.dtype))
+        return lstm(gates, weight.to(gates.dtype), hidden, cell.to(weight.dtype), natively)
 
 
 def _gru_layer(

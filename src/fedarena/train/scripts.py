@@ -12,16 +12,20 @@ from torch.fx import GraphModule
 
 from fedarena.train.graphs import Update, in_place, join_views, one_by_one, reuse_memory
 from fedarena.train.masks import masks_as_numbers
+from fedarena.train.native.steps import multiply_natively, subtract_natively
 from fedarena.train.operations import call_scripts
 from fedarena.train.wide_products import multiply_widely, write_large_products
 
 
 class Script:
-    """A recorded step that changes its arguments, which must be like these tensors."""
+    """A recorded step that changes its arguments, which must be like these tensors.
 
-    def __init__(self, pure: GraphModule, updates: list[Update], tensors: list[Tensor]):
-        updates = write_large_products(pure, updates)
-        made = without_python(pure, updates, tensors)
+    Products are made `natively`, by our own kernels, or by libraries.
+    """
+
+    def __init__(self, pure: GraphModule, updates: list[Update], tensors: list[Tensor], natively: bool = False):
+        updates = (subtract_natively if natively else write_large_products)(pure, updates)
+        made = without_python(pure, updates, tensors, natively)
         self._is_script = made is not None
         self._step: Callable[..., Any] = in_place(pure, updates) if made is None else made
 
@@ -54,12 +58,14 @@ class Script:
             function(*given)
 
 
-def without_python(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> Callable[..., Any] | None:
+def without_python(
+    pure: GraphModule, updates: list[Update], tensors: list[Tensor], natively: bool = False
+) -> Callable[..., Any] | None:
     """The script of a recorded step; none where torch cannot make it one, or has scripts no more."""
     join_views(pure.graph)
     masks_as_numbers(pure.graph)
     reuse_memory(pure)
-    multiply_widely(pure.graph)
+    (multiply_natively if natively else multiply_widely)(pure.graph)
     call_scripts(pure)
     step = in_place(one_by_one(pure), updates)
 

@@ -23,7 +23,7 @@ from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.channels_last import ChannelsInnermost
 from fedarena.train.hardware import Hardware
 from fedarena.train.jobs import Client, Job, JobArrays, context_of, newcomer
-from fedarena.train.lane_pool import Convolutions
+from fedarena.train.lane_pool import Convolutions, Kernels
 from fedarena.train.layers import LayerTracker
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
 from fedarena.train.own_code import corrected_gradient, passes_of
@@ -35,13 +35,19 @@ from fedarena.train.vectorizing import NotingValues, RefusingCounts, noting_slow
 
 
 class StackedSteps:
-    """The steps of an algorithm's clients, with `convolutions` computed as it is said here."""
+    """The steps of an algorithm's clients, with `convolutions` and, on a CPU, `kernels` as it is said here."""
 
     def __init__(
-        self, task: Task, algorithm: Algorithm, local: LocalTraining, hardware: Hardware, convolutions: Convolutions
+        self,
+        task: Task,
+        algorithm: Algorithm,
+        local: LocalTraining,
+        hardware: Hardware,
+        convolutions: Convolutions,
+        kernels: Kernels,
     ):
         self.task, self.algorithm, self.local, self.hardware = task, algorithm, local, hardware
-        self.convolutions = convolutions
+        self.convolutions, self._kernels = convolutions, kernels
         # Our own losses leave out what fills batches up to the same size; others might count it, and look first.
         self._seals_batches = is_own(type(algorithm).local_loss) or is_own(type(task).loss)
         self.exact_batches = counts_padding(task)
@@ -98,7 +104,8 @@ class StackedSteps:
     def step(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One gradient step in every lane."""
         products = LayersAsProducts(self.convolutions == "kernels") if self.hardware.is_gpu else nullcontext()
-        recurrent = RecurrentLayers(of_samples=self.algorithm.keeps_sample_gradients)
+        natively = self._kernels == "compiled"
+        recurrent = RecurrentLayers(of_samples=self.algorithm.keeps_sample_gradients, natively=natively)
         # Attention in plain operations: what else torch has for it would be computed client by client.
         with products, recurrent, sdpa_kernel(SDPBackend.MATH):
             params, state, losses = vmap(self._client_step, in_dims=(*[0] * 8, None if given.shared else 0))(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import torch
+
 from fedarena.models import Task
 from fedarena.train import convolution_kernels
 from fedarena.train.algorithm import Algorithm
 from fedarena.train.hardware import Hardware
-from fedarena.train.lane_pool import Convolutions, Plan
+from fedarena.train.lane_pool import Convolutions, Kernels, Plan
+from fedarena.train.native import why_absent
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.sizes import bytes_per_lane, gate_bytes, has_convolutions, has_recurrence
+from fedarena.train.wide_products import are_faster_here
 
 # Found by measuring: with more than this in use, wider is slower. A constant, so that all machines get the same bits.
 _CACHE_BYTES = 1 << 23
@@ -72,6 +76,17 @@ class Suitable:
         suit = self._hardware.is_gpu and self._hardware.precision == "tf32" and plan != "apart"
         suit = suit and has_convolutions(self._task) and not self._algorithm.keeps_sample_gradients
         return "kernels" if suit and convolution_kernels.available() else "products"
+
+    def kernels(self, notes: list[str]) -> Kernels:
+        """Whose kernels a CPU uses; the `notes` get why there are none of our own where they would be faster."""
+        hardware = self._hardware
+        suit = not hardware.is_gpu and hardware.dtype == torch.float32 and hardware.precision == "full"
+        if not (suit and are_faster_here()):
+            return "library"
+        reason = why_absent()
+        if reason is not None:
+            notes.append(f"Training takes longer without kernels of our own, which need a C compiler: {reason}")
+        return "compiled" if reason is None else "library"
 
     def _lanes(self, lane_bytes: int) -> int:
         """A power of two of lanes: on a CPU as fit into a cache, on a GPU as many as it takes to keep it busy."""

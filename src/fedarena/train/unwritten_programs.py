@@ -77,7 +77,7 @@ class UnwrittenPrograms:
         recorded = record(flat_step, tensors)
         drop_sizes(recorded.graph)
         pure, updates = separate_updates(recorded, replaced)
-        return Script(pure, updates, tensors)
+        return Script(pure, updates, tensors, natively=self._engine.kernels == "compiled")
 
     def take(
         self,

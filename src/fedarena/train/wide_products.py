@@ -11,7 +11,6 @@ import platform
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule
 from torch.nn import Parameter
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from fedarena.train.graphs import Update
+from fedarena.train.graphs import Update, write_products
 from fedarena.train.operations import calling, script_of
 
 aten = torch.ops.aten
@@ -104,7 +103,7 @@ def multiply_widely(graph: Graph) -> None:
     if not are_faster_here():
         return
     for node in graph.nodes:
-        if node.target in _scripts() and _is_large(*node.args):
+        if node.target in _scripts() and _are_large(*(operand.meta["val"] for operand in node.args)):
             node.target = _scripts()[node.target]
 
 
@@ -112,28 +111,13 @@ def write_large_products(pure: GraphModule, updates: list[Update]) -> list[Updat
     """The updates, with large products that they subtract computed before, in this way."""
     if not are_faster_here():
         return updates
-    graph = pure.graph
-    output = next(node for node in graph.nodes if node.op == "output")
-    computed: list[Node] = list(output.args[0])
-    changed = []
-    for update in updates:
-        if update.kind == "subtract_product":
-            left, right = (computed[value] for value in update.values)
-            summed = left.meta["val"].shape[-1]
-            if summed >= _FEWEST_SUMMED and _is_large(left, right):
-                with graph.inserting_before(output):
-                    computed.append(graph.call_function(aten.bmm.default, (left, right)))
-                computed[-1].meta["val"] = torch.bmm(left.meta["val"], right.meta["val"])
-                update = replace(update, kind="subtract", values=(len(computed) - 1,))
-        changed.append(update)
-    output.args = (computed,)
-    pure.recompile()
-    return changed
+    return write_products(
+        pure, updates, lambda left, right: left.shape[-1] >= _FEWEST_SUMMED and _are_large(left, right)
+    )
 
 
-def _is_large(left: Node, right: Node) -> bool:
+def _are_large(rows: Tensor, columns: Tensor) -> bool:
     """Whether the product of such matrices, or of those in every lane, is large, and in single precision."""
-    rows, columns = left.meta["val"], right.meta["val"]
     size: int = rows.shape[-2:].numel() * columns.shape[-1]
     return rows.dtype == torch.float32 and size >= FEWEST
 
