@@ -98,7 +98,7 @@ class ClientsInMemory:
 def make_engine(kind: Any, model: str, algorithm: Algorithm, local: LocalTraining, **options: Any) -> Engine:
     spec, model_options = FAMILIES[model]
     task = make_task(build_model(model.partition(",")[0], spec, model_options, seed=0), spec)
-    return kind(task, algorithm, local, ClientsInMemory(spec), seed=3, dtype="float64", **options)
+    return kind(task, algorithm, local, ClientsInMemory(spec), seed=3, **{"dtype": "float64", **options})
 
 
 def train(engine: Engine, clients: list[int], broadcast: Groups, memories: dict[int, Groups], round: int = 1):

@@ -1,9 +1,10 @@
-/* Kernels for CPUs: recurrent layers of many clients, whose products are too small for a library.
+/* Kernels for CPUs: products and recurrent layers of many clients, which are too small for libraries.
 
-   A library's product of ten rows spends about half of its time before and after its multiplications, and nothing that
-   is done to its result stays in registers. Here the weights of a client are put in order once for all steps of a
-   sequence. Every number of a result is added up in one order, whatever the width of the processor's instructions, the
-   number of rows, or who else trains; where the processor has no joined multiplication and addition, last digits differ.
+   A library's product of ten rows spends about half of its time before and after its multiplications, it copies what is
+   turned, and nothing that is done to its result stays in registers. Here the weights of a recurrent layer are put in
+   order once for all steps of a sequence. In which order numbers are added up follows from the sizes of a product alone,
+   not from the width of the processor's instructions, nor from who else trains; where the processor has no joined
+   multiplication and addition, last digits differ.
 
    Operations get tensors and whole numbers by torch's stable interface for C, which is declared below as far as it is
    needed, so that nothing but a C compiler is. They write to tensors that their callers have made, and draw nothing. */
@@ -11,6 +12,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 /* Torch's interface. Whoever is called has to delete the handles of tensors, which are its own. */
 typedef uint64_t Value;
@@ -178,11 +182,12 @@ static void multiply(int64_t rows, int64_t columns, int64_t depth, Left left, Ri
                 row += few;
             }
         }
-        if (!depth)
-            for (int64_t r = 0; r < rows; r++)
-                for (int64_t j = begin; j < begin + some; j++)
-                    out.numbers[r * out.row + j] = before ? before[r * before_row + j] : 0.0f;
     }
+    for (int64_t r = 0; !depth && r < rows; r++) /* where the sum has no terms */
+        if (before)
+            memmove(out.numbers + r * out.row, before + r * before_row, (size_t)columns * sizeof(float));
+        else
+            memset(out.numbers + r * out.row, 0, (size_t)columns * sizeof(float));
 }
 
 /* Memory for a matrix in panels, each of which lies in order; NULL where there is none. */
@@ -214,13 +219,19 @@ typedef float Sixteen __attribute__((vector_size(64)));
 typedef float AnySixteen __attribute__((vector_size(64), aligned(4), may_alias));
 #define FEW_LEFT 5
 #define FEW_RIGHT 4
-#define LONG_SUM 256 /* from which on this takes less time than to put the right one in panels */
+/* From which on this takes less time than to put the right one in panels, of few rows and of many. */
+#define FEW_ROWS 32
+#define LONG_SUM(rows) ((rows) <= FEW_ROWS ? 64 : 256)
 
 INLINE Sixteen rest_of(const float *numbers, int64_t count)
 {
+#if defined(__AVX512F__)
+    return (Sixteen)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), numbers);
+#else
     Sixteen found = {0};
     memcpy(&found, numbers, (size_t)count * sizeof(float));
     return found;
+#endif
 }
 
 typedef float Eight __attribute__((vector_size(32)));
@@ -305,9 +316,9 @@ static void multiply_rows(int64_t rows, int64_t columns, int64_t depth, const fl
 
 INLINE Vector load(const float *from, int64_t count)
 {
-    Vector found = {0};
     if (count >= WIDTH)
         return *(const AnyVector *)from;
+    Vector found = {0};
     memcpy(&found, from, (size_t)count * sizeof(float));
     return found;
 }
@@ -520,7 +531,7 @@ static void products(Value *stack, uint64_t given, uint64_t returned)
     const int64_t lanes = sizes[0], rows = sizes[1], depth = sizes[2], columns = sizes[3];
     const int64_t *of_left = sizes + 4, *of_right = sizes + 7, *of_out = sizes + 10;
     const int in_order = of_right[2] == 1 || columns == 1;
-    const int by_rows = !in_order && of_left[2] == 1 && of_right[1] == 1 && depth >= LONG_SUM;
+    const int by_rows = !in_order && of_left[2] == 1 && of_right[1] == 1 && depth >= LONG_SUM(rows);
     if (!in_order && !by_rows)
         panels = room_for_panels(columns, depth);
     for (int64_t lane = 0; lane < lanes; lane++) {

@@ -27,6 +27,7 @@ _NAMESPACE = "fedarena_cpu"
 _FLAGS = ("-O2", "-ftree-vectorize", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
 _OF_THIS_PROCESSOR = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}
 _LONGEST_SECONDS = 300
+_DIGEST_BYTES = 16  # after what the compiler made
 _TOLERANCE = 1e-5  # of numbers around 1, in single precision
 _FORMS = (
     "lstm(Tensor gates, Tensor weight, Tensor hidden, Tensor cell, Tensor(a!) states, Tensor(b!) cells, "
@@ -77,7 +78,7 @@ def _load() -> None:
     kept = _folder() / f"kernels-{_fingerprint(compiler, flags)}.so"
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        if not kept.is_file() or not _is_library(kept):
+        if not _is_whole(kept):
             _compile(compiler, flags, torch_library, kept)
         _register(kept)
     except PermissionError:
@@ -93,13 +94,16 @@ def _folder() -> Path:
     return Path(os.environ.get("FEDARENA_CACHE") or usual) / "kernels"
 
 
-def _is_library(path: Path) -> bool:
-    """Whether it can be loaded; what is damaged is made again."""
-    try:
-        ctypes.CDLL(str(path))
-    except OSError:
+def _is_whole(path: Path) -> bool:
+    """Whether it is there and as it was made; to load what is damaged could end the process."""
+    if not path.is_file():
         return False
-    return True
+    made = path.read_bytes()
+    return _digest(made[:-_DIGEST_BYTES]) == made[-_DIGEST_BYTES:]
+
+
+def _digest(made: bytes) -> bytes:
+    return hashlib.blake2b(made, digest_size=_DIGEST_BYTES).digest()
 
 
 def _compiler() -> list[str]:
@@ -136,7 +140,8 @@ def _compile(compiler: list[str], flags: list[str], torch_library: Path, into: P
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or [""]
             raise AbsentError(f"{compiler[0]} could not make them ({lines[0].strip()})")
-        os.chmod(beside, 0o755)
+        with open(beside, "ab") as file:  # whoever loads it looks at the beginning alone
+            file.write(_digest(Path(beside).read_bytes()))
         os.replace(beside, into)
     finally:
         Path(beside).unlink(missing_ok=True)

@@ -44,7 +44,10 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def subtract_products(weights: Tensor, left: Tensor, right: Tensor, times: float) -> None:
-    """Subtracts products of few terms, so many times, from weights whose rows lie in order."""
+    """Subtracts products of few terms, so many times, from weights."""
+    if weights.stride(2) != 1:
+        weights.sub_(products_of_lanes(left, right), alpha=times)
+        return
     if right.stride(2) != 1:
         right = right.contiguous()
     torch.ops.fedarena_cpu.subtract_products(

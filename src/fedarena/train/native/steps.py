@@ -17,6 +17,7 @@ from fedarena.train.operations import calling, script_of
 
 aten = torch.ops.aten
 
+_FEWEST = 1 << 15  # multiplications of a lane, from which on a product takes less time than by a library
 _FEWEST_SUMMED = 32  # terms, from which on a product is better written down than subtracted term by term
 
 
@@ -29,7 +30,7 @@ def _scripts() -> dict[Any, Callable[..., Tensor]]:
 def multiply_natively(graph: Graph) -> None:
     """Has products of a computation that was recorded on a CPU made in this way."""
     for node in graph.nodes:
-        if node.target in _scripts() and _are_single(*(operand.meta["val"] for operand in node.args)):
+        if node.target in _scripts() and _are_suitable(*(operand.meta["val"] for operand in node.args)):
             node.target = _scripts()[node.target]
 
 
@@ -37,19 +38,20 @@ def subtract_natively(pure: GraphModule, updates: list[Update]) -> list[Update]:
     """The updates, with products that they subtract made in this way: at once, or before if they have many terms."""
 
     def has_many_terms(left: Tensor, right: Tensor) -> bool:
-        return _are_single(left, right) and left.shape[-1] >= _FEWEST_SUMMED
+        return _are_suitable(left, right) and left.shape[-1] >= _FEWEST_SUMMED
 
     updates = write_products(pure, updates, has_many_terms)
     output = next(node for node in pure.graph.nodes if node.op == "output")
 
     def in_this_way(update: Update) -> bool:
-        return update.kind == "subtract_product" and _are_single(
+        return update.kind == "subtract_product" and _are_suitable(
             *(output.args[0][value].meta["val"] for value in update.values)
         )
 
     return [replace(update, natively=in_this_way(update)) for update in updates]
 
 
-def _are_single(left: Tensor, right: Tensor) -> bool:
-    """Whether both matrices are in single precision."""
-    return left.dtype == right.dtype == torch.float32
+def _are_suitable(left: Tensor, right: Tensor) -> bool:
+    """Whether both matrices are in single precision, and there is much to do."""
+    many = left.shape[-2:].numel() * right.shape[-1] >= _FEWEST
+    return left.dtype == right.dtype == torch.float32 and many
