@@ -19,6 +19,7 @@ PRIVATE = {"privacy": {"name": "gaussian", "noise_multiplier": 1.0, "noise_cohor
         ("engine", "plan", {}, "together", "apart"),
         ("engine", "dense", {}, "written", "factored"),
         ("engine", "convolutions", {}, "products", "kernels"),
+        ("engine", "kernels", {}, "library", "compiled"),
         ("privacy", "noise_population", PRIVATE, None, 1000),
     ],
 )

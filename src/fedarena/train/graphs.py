@@ -77,13 +77,22 @@ def join_views(graph: Graph) -> None:
         source = node.args[0]
         while source.target in _OTHER_SHAPES or source.target == aten.unsqueeze.default:
             source = source.args[0]
-        if source is node.args[0]:
-            continue
-        if _form(source) == _form(node):
+        if _lies_alike(source, node):
             node.replace_all_uses_with(source)
+        elif source is node.args[0]:
+            continue
         elif _can_be_seen_as(source, node):
             node.replace_input_with(node.args[0], source)
     graph.eliminate_dead_code()
+
+
+def _lies_alike(source: Node, view: Node) -> bool:
+    """Whether both have the same form; how far it is to the next one means nothing where there is only one."""
+    one, other = source.meta["val"], view.meta["val"]
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    steps = zip(one.shape, one.stride(), other.stride(), strict=True)
+    return all(size == 1 or step == other_step for size, step, other_step in steps)
 
 
 def _can_be_seen_as(source: Node, view: Node) -> bool:

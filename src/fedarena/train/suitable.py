@@ -85,7 +85,7 @@ class Suitable:
             return "library"
         reason = why_absent()
         if reason is not None:
-            notes.append(f"Training takes longer without kernels of our own, which need a C compiler: {reason}")
+            notes.append(f"Training takes longer without kernels of our own (engine.kernels), since {reason}")
         return "compiled" if reason is None else "library"
 
     def _lanes(self, lane_bytes: int) -> int:
