@@ -2,9 +2,9 @@
 
     python benchmarks/native_kernels.py [--repetitions 9]
 
-Products are those of the speed benchmark's steps, with what is turned as it comes from training (`left'`, `right'`); LSTM
-layers are forward and backward, with the products of their inputs and of their weights' gradients. See
-`fedarena.train.native`; which library is the other one is what FedArena takes without them.
+Products are those of the speed benchmark's steps, with what is turned as it comes from training (`left'`, `right'`).
+LSTM layers are whole steps of training, with the products of their inputs and of their weights' gradients; beside them
+is the library that FedArena takes without such kernels (see `fedarena.train.native`).
 """
 
 from __future__ import annotations

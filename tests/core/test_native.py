@@ -220,6 +220,14 @@ def test_without_a_compiler_a_library_s_are_used_and_people_are_told(tmp_path: P
         start_run(config(engine={"name": "cohort", "kernels": "compiled"}), tmp_path)
 
 
+def test_runs_from_before_there_was_a_choice_go_on_with_libraries() -> None:
+    local = LocalTraining(epochs=1, batch_size=4)
+    engine = make_engine(
+        CohortEngine, "mlp", FedAvg(), local, dtype="float32", lanes=4
+    )  # which such runs have recorded
+    assert engine.kernels == "library"
+
+
 def told(folder: Path, **variables: str) -> str:
     """What a process of its own says of these kernels."""
     script = "from fedarena.train.native import why_absent; print(why_absent())"
@@ -239,6 +247,12 @@ def test_what_the_compiler_made_is_kept_and_made_again_if_it_is_damaged(tmp_path
     assert told(tmp_path) == "None"
     assert len(kept.read_bytes()) == len(made)
     assert [path.name for path in (tmp_path / "kernels").iterdir()] == [kept.name]
+
+
+def test_where_nothing_can_be_kept_they_are_made_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "kernels").write_text("no folder")
+    assert told(tmp_path) == "None"
+    assert (tmp_path / "kernels").read_text() == "no folder"
 
 
 def test_compilers_that_are_not_there_or_fail(tmp_path: Path) -> None:

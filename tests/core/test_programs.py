@@ -18,6 +18,7 @@ from fedarena.train.graphs import (
     clean,
     compare_instead_of_scattering,
     in_place,
+    join_views,
     reshape_instead_of_viewing,
     reuse_memory,
     separate_updates,
@@ -214,6 +215,20 @@ def test_nothing_reads_what_is_already_changed(function, within: bool) -> None:
         assert {update.kind for update in updates} <= {"subtract_product"}
     in_place(pure, updates)(a, b)
     torch.testing.assert_close([a, b], expected)
+
+
+def test_views_that_change_nothing_for_a_single_lane_are_left_out() -> None:
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        return torch.bmm(x, w.transpose(1, 2).view(1, 4, 3)).view(1, 2, 3)
+
+    tensors = torch.randn(1, 2, 4), torch.randn(5, 3, 4)[2:3]
+    traced = trace(function, *tensors)
+    expected = traced(*tensors)
+    assert any("view" in name for name in operations(traced))
+    join_views(traced.graph)
+    traced.recompile()
+    assert not any("view" in name for name in operations(traced))
+    assert torch.equal(traced(*tensors), expected)
 
 
 def products(small: Tensor, large: Tensor, x: Tensor) -> list[Tensor]:

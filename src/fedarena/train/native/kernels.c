@@ -194,7 +194,7 @@ static void multiply(int64_t rows, int64_t columns, int64_t depth, Left left, Ri
 static float *room_for_panels(int64_t columns, int64_t depth)
 {
     const int64_t panels = (columns + PANEL - 1) / PANEL;
-    return aligned_alloc(64, (size_t)(panels * PANEL * depth) * sizeof(float));
+    return aligned_alloc(64, (size_t)(panels * PANEL * (depth ? depth : 1)) * sizeof(float));
 }
 
 /* A matrix, whose number k of column j is numbers[k * to_next + j * to_column], in panels there. */

@@ -75,13 +75,13 @@ def _load() -> None:
     if not hasattr(ctypes.CDLL(str(torch_library)), "aoti_torch_library_impl"):
         raise AbsentError(f"torch {torch.__version__} has no interface for operations in C")
     compiler, flags = _compiler(), [arch, *_FLAGS]
-    kept = _folder() / f"kernels-{_fingerprint(compiler, flags)}.so"
     try:
+        kept = _folder() / f"kernels-{_fingerprint(compiler, flags)}.so"
         kept.parent.mkdir(parents=True, exist_ok=True)
         if not _is_whole(kept):
             _compile(compiler, flags, torch_library, kept)
         _register(kept)
-    except PermissionError:
+    except (OSError, RuntimeError):  # there is no such folder, or nothing can be written to it or loaded from it
         with tempfile.TemporaryDirectory(prefix="fedarena-kernels-") as private:
             made = Path(private) / "kernels.so"
             _compile(compiler, flags, torch_library, made)
