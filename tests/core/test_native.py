@@ -220,6 +220,22 @@ def test_without_a_compiler_a_library_s_are_used_and_people_are_told(tmp_path: P
         start_run(config(engine={"name": "cohort", "kernels": "compiled"}), tmp_path)
 
 
+class Freely(FedAvg):
+    """Has a training loop of its own, in which nobody needs such kernels."""
+
+    def train(self, client, model, data):
+        """Learns nothing."""
+
+
+def test_they_are_not_recorded_where_clients_train_one_at_a_time() -> None:
+    engines = [
+        make_engine(CohortEngine, "mlp", algorithm, LocalTraining(epochs=1, batch_size=4), dtype="float32", **options)
+        for algorithm in (FedAvg(), Freely())
+        for options in ({"kernels": "compiled"},)
+    ]
+    assert [engine.choices.get("kernels") for engine in engines] == ["compiled", None]
+
+
 def test_runs_from_before_there_was_a_choice_go_on_with_libraries() -> None:
     local = LocalTraining(epochs=1, batch_size=4)
     engine = make_engine(

@@ -174,7 +174,7 @@ class CohortEngine:
             self.choices |= {"plan": self.plan, "sample_bytes": self._sample_bytes}
         if self.convolutions == "kernels":
             self.choices["convolutions"] = self.convolutions
-        if self.kernels == "compiled":
+        if self.kernels == "compiled" and obstacle is None:
             self.choices["kernels"] = self.kernels
         # Runs from before there was a choice have lanes alone.
         without = obstacle is not None or (dense is None and lanes is not None)
