@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +14,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_runs import config, content
-from test_cohort import assert_same, make_engine, train
+from test_cohort import ClientsInMemory, assert_same, make_engine, train
 from test_wide_products import LAYOUTS, assert_product, random
 from torch import Tensor
 
 from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
+from fedarena.models import DataSpec, build_model, make_task
 from fedarena.runs.run import resume_run, start_run
 from fedarena.storage.run_data import load_run
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, suitable
@@ -26,9 +29,21 @@ from fedarena.train.native.lstm import lstm_steps, lstm_steps_back
 from fedarena.train.native.products import products_of_lanes, subtract_products
 from fedarena.train.recurrence import plain_lstm_steps, plain_lstm_steps_back
 
-pytestmark = pytest.mark.skipif(why_absent() is not None, reason=str(why_absent()))
+# Where they could be made, and are absent all the same, tests fail.
+COULD_BE_MADE = (
+    sys.platform == "linux"
+    and platform.machine() in ("x86_64", "aarch64")
+    and shutil.which("cc") is not None
+    and tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 7)
+)
+pytestmark = pytest.mark.skipif(not COULD_BE_MADE, reason="there is no C compiler, or torch has no interface for it")
 
 LAYOUT = st.sampled_from(list(LAYOUTS))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loaded() -> None:
+    assert why_absent() is None
 
 
 @settings(max_examples=150, deadline=None)
@@ -218,6 +233,20 @@ def test_without_a_compiler_a_library_s_are_used_and_people_are_told(tmp_path: P
     assert any("C compiler" in note for note in engine.notes)
     with pytest.raises(BadInputError, match="not possible on this machine: there is no C compiler"):
         start_run(config(engine={"name": "cohort", "kernels": "compiled"}), tmp_path)
+
+
+def test_programs_call_them() -> None:
+    local = LocalTraining(epochs=1, batch_size=10)
+    spec = DataSpec("classification", 62, (784,))
+    asked = {}
+    for kernels in ("compiled", "library"):
+        task = make_task(build_model("mlp", spec, {"hidden": (200,)}, seed=0), spec)
+        data = ClientsInMemory(spec)
+        engine = CohortEngine(task, FedAvg(), local, data, seed=3, kernels=kernels, dense="written", workers=1)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            train(engine, [3], {"params": engine.initial_params()}, {})
+        asked[kernels] = {event.name for event in profile.events() if event.name.startswith("fedarena_cpu::")}
+    assert asked == {"compiled": {"fedarena_cpu::products", "fedarena_cpu::subtract_products"}, "library": set()}
 
 
 class Freely(FedAvg):
