@@ -62,7 +62,7 @@ def why_absent() -> str | None:
 def _why_absent() -> str | None:
     try:
         _load()
-    except (AbsentError, OSError, subprocess.SubprocessError) as error:
+    except (AbsentError, OSError, RuntimeError, subprocess.SubprocessError) as error:
         return str(error).strip().partition("\n")[0]
     return None
 
