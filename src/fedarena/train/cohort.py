@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -382,9 +383,12 @@ class CohortEngine:
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
         """What `work` makes of every shard, in their order; the workers are threads."""
 
+        # Others who train would wait for large operations in between; beside one shard there is other work alone.
+        turn = SMALL_OPERATIONS.taken if len(shards) == 1 else nullcontext
+
         def without_gradient(shard: Shard) -> T:
             self.hardware.set_up()
-            with torch.no_grad(), SMALL_OPERATIONS.taken():
+            with torch.no_grad(), turn():
                 return work(shard)
 
         if self._fallback is not None:

@@ -30,7 +30,6 @@ from fedarena.train import (
     is_finite,
     map_groups,
 )
-from fedarena.train.execution import SMALL_OPERATIONS
 from fedarena.train.late import LateChecks, Numbers, concatenated
 from fedarena.train.memories import refusing_memories
 from fedarena.train.own_code import has_own_code, refusing_own_draws
@@ -209,8 +208,7 @@ class UpdatePath:
         observed: dict[str, float | Tensor] = {}
         for one in sent:
             result = one.result
-            with SMALL_OPERATIONS.given_up():
-                added = self._added(one)
+            added = self._added(one)
             # A sum shows whether all terms are finite, and there is less of it to look at.
             if checks is not None:
                 checks.note_array(result.losses)
