@@ -47,7 +47,7 @@ class LogMel(nn.Module):
                 f"model.bands is {bands}, so narrow at {rate} samples a second that some are empty; choose fewer"
             )
         # Not in files of weights: they follow from the options.
-        here = torch.get_default_device()
+        here = torch.empty(0).device
         self.register_buffer("basis", basis.to(here), persistent=False)
         self.register_buffer("bands", filters.to(here), persistent=False)
 

@@ -146,7 +146,7 @@ class CohortEngine:
         # Runs from before there was a choice have lanes alone.
         before: Convolutions | None = "products" if lanes is not None else None
         self.convolutions = convolutions or before or self._suitable.convolutions(self.plan)
-        self.kernels: Kernels = kernels or ("library" if lanes is not None else self._suitable.kernels(self.notes))
+        self.kernels: Kernels = kernels or ("library" if lanes is not None else self._suitable.kernels())
         self.usual_width: int | None = None
         self._most_at_once: int | None = None  # of a cohort's clients
         self._cohorts: Cohorts | None = "steady" if cohorts is None and lanes is not None else cohorts
@@ -163,6 +163,8 @@ class CohortEngine:
         if obstacle is not None:
             self._fallback = ReferenceEngine(task, algorithm, local, data, seed, **self.hardware.options)
             self.notes.append(f"Clients train one at a time, because {obstacle}")
+        elif kernels is None and self.kernels == "library":
+            self.notes += self._suitable.kernel_notes()
         if obstacle is None and lanes is None and plan is None and self._suitable.leaves_plan_open():
             faster = faster_plan(self.plan, self.compile, self._tried)
             self.lanes, self.plan = self._suitable.lanes_and_plan(None, faster)

@@ -324,6 +324,9 @@ def _record_thoroughly(function: Callable[[list[Tensor]], list[Tensor]], tensors
 
     with _noting_forms_only():
         traced: GraphModule = make_fx(function)(tensors)
+    for node in traced.graph.nodes:
+        if node.op == "get_attr" and "val" not in node.meta:  # torch 2.6 notes no forms of constants
+            node.meta["val"] = getattr(traced, node.target)
     traced.graph.set_codegen(CodeGen())  # takes the tensors themselves, not a list of them
     traced.recompile()
     return traced

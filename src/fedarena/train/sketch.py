@@ -35,7 +35,7 @@ class CountSketch:
         unused = self._depth * self.columns - self.length
         shape = (*values.shape[:-1], self._depth, self.columns)
         table = [
-            F.pad(values.index_select(-1, order) * signs, (0, unused)).view(shape).sum(-2)
+            F.pad(values.index_select(-1, order.long()) * signs, (0, unused)).view(shape).sum(-2)
             for order, signs in zip(self._orders, self._signs, strict=True)
         ]
         return torch.stack(table, dim=-2)
@@ -54,7 +54,7 @@ class CountSketch:
         total = tables.new_zeros(*tables.shape[:-2], self.length)
         for row, (order, signs) in enumerate(zip(self._orders, self._signs, strict=True)):
             in_order = tables[..., row, :].repeat(*[1] * (tables.dim() - 2), self._depth)[..., : self.length] * signs
-            total.index_copy_(-1, order.long(), total.index_select(-1, order) + in_order)
+            total.index_copy_(-1, order.long(), total.index_select(-1, order.long()) + in_order)
         return total / self.rows
 
     def coordinates_in_columns(self) -> Tensor:

@@ -77,16 +77,21 @@ class Suitable:
         suit = suit and has_convolutions(self._task) and not self._algorithm.keeps_sample_gradients
         return "kernels" if suit and convolution_kernels.available() else "products"
 
-    def kernels(self, notes: list[str]) -> Kernels:
-        """Whose kernels a CPU uses; the `notes` get why there are none of our own where they would be faster."""
+    def kernels(self) -> Kernels:
+        """Whose kernels a CPU uses."""
+        return "compiled" if self._kernels_would_be_faster() and why_absent() is None else "library"
+
+    def kernel_notes(self) -> list[str]:
+        """Why there are no kernels of our own where they would be faster."""
+        reason = why_absent() if self._kernels_would_be_faster() else None
+        if reason is None:
+            return []
+        return [f"Training takes longer without kernels of our own (engine.kernels), since {reason}"]
+
+    def _kernels_would_be_faster(self) -> bool:
         hardware = self._hardware
         suit = not hardware.is_gpu and hardware.dtype == torch.float32 and hardware.precision == "full"
-        if not (suit and are_faster_here()):
-            return "library"
-        reason = why_absent()
-        if reason is not None:
-            notes.append(f"Training takes longer without kernels of our own (engine.kernels), since {reason}")
-        return "compiled" if reason is None else "library"
+        return suit and are_faster_here()
 
     def _lanes(self, lane_bytes: int) -> int:
         """A power of two of lanes: on a CPU as fit into a cache, on a GPU as many as it takes to keep it busy."""
