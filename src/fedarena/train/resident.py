@@ -141,7 +141,7 @@ class ResidentSamples:
     def arriving(self, clients: IntArray) -> Arrival:
         """Columns with the samples of these clients and others."""
         self._stop_expecting()
-        if any(piece.done() and piece.exception() for piece in self._pieces.values()):
+        if any(piece.done() and piece.exception() for piece in dict.fromkeys(self._pieces.values())):
             self._forget()  # as nobody knows which samples came
         needed = np.array([*dict.fromkeys(clients.tolist())], dtype=np.int64)
         if len(self._missing(needed)):

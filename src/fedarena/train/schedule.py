@@ -93,11 +93,11 @@ class Batches:
     rows: IntArray  # [steps, batch] samples, counted within their client
     mask: npt.NDArray[np.bool_]  # [steps, batch] which of them count
     first: IntArray  # [clients] number of a client's first step
+    until: IntArray  # [steps + 1] how many samples count before each step, and in all
 
     def processed(self, steps: IntArray) -> IntArray:
         """How many samples each client processes over all its steps."""
-        until = np.concatenate([[0], np.cumsum(self.mask.sum(1))])
-        processed: IntArray = until[self.first + steps] - until[self.first]
+        processed: IntArray = self.until[self.first + steps] - self.until[self.first]
         return processed
 
 
@@ -129,7 +129,9 @@ def draw_batches(
     rows = np.zeros((int(steps.sum()), places), dtype=np.int64)
     owner = np.repeat(np.arange(len(steps)), steps)
     number = (np.arange(len(owner)) - first[owner]) % np.maximum(steps_per_epoch, 1)[owner]  # within its epoch
-    mask = np.arange(places) < np.minimum(sizes[owner], samples[owner] - number * sizes[owner])[:, None]
+    of_steps = np.minimum(sizes[owner], samples[owner] - number * sizes[owner])
+    mask = np.arange(places) < of_steps[:, None]
+    until = np.concatenate([[0], np.cumsum(np.minimum(of_steps, places))])
     epoch = 0
     unfinished = np.flatnonzero(steps)
     while len(unfinished):
@@ -147,7 +149,7 @@ def draw_batches(
             rows.reshape(-1)[where] = shuffled
         epoch += 1
         unfinished = unfinished[epoch * steps_per_epoch[unfinished] < steps[unfinished]]
-    return Batches(rows, mask, first)
+    return Batches(rows, mask, first, until)
 
 
 def _of_similar_size(clients: IntArray, samples: IntArray) -> list[IntArray]:

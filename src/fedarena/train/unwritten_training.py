@@ -87,13 +87,13 @@ class Unwritten:
         if not self.layers or (versions != versions[:1]).any() or work.jobs.hyperparameters is not None:
             return work, []
         width = work.batches.rows.shape[1]
-        by_layers: dict[Layers, list[int]] = {}
-        paying: dict[int, Layers] = {}  # by the number of steps
-        for client, steps in enumerate(work.steps.tolist()):
-            if steps not in paying:
-                paying[steps] = tuple(layer for layer in self.layers if steps and layer.pays(steps * width))
-            by_layers.setdefault(paying[steps], []).append(client)
-        clients = {layers: np.array(some, dtype=np.int64) for layers, some in by_layers.items()}
+        numbers, number_of = np.unique(work.steps, return_inverse=True)
+        paying = [
+            tuple(layer for layer in self.layers if steps and layer.pays(steps * width)) for steps in numbers.tolist()
+        ]
+        kinds = {layers: kind for kind, layers in enumerate(dict.fromkeys(paying))}
+        kind_of = np.array([kinds[layers] for layers in paying], dtype=np.int64)[number_of]
+        clients: dict[Layers, IntArray] = {layers: np.flatnonzero(kind_of == kind) for layers, kind in kinds.items()}
         usual = clients.pop((), None)
         in_order = sorted(clients.items(), key=lambda item: int(item[1][0]))
         groups = [
