@@ -79,11 +79,11 @@ def gradient_tiles(channels: int, outputs: int, kernel: Pair, rows: int, lanes: 
     """
     patch, few = channels * kernel[0] * kernel[1], lanes <= _FEW_LANES
     t = {
-        "ROWS": 64 if patch <= 32 and not few else 32,
+        "ROWS": 32,
         "COLUMNS": min(64, max(16, 1 << (outputs - 1).bit_length())),
         "DEPTH": 32 if patch <= 32 or few else 64,
         "num_warps": 4 if patch <= 32 and few else 2,
-        "num_stages": 3 if few else 4,
+        "num_stages": 3,
     }
     parts = max(1, min(8, rows // (512 if patch <= 32 else 2048)))
     of_lanes = lanes * _divide_up(patch, t["DEPTH"]) * _divide_up(outputs, t["COLUMNS"])
