@@ -16,6 +16,7 @@ from triton.runtime.jit import JITFunction
 from fedarena.train import (
     convolution_kernels,
     depthwise_kernels,
+    finished_lanes,
     group_norm_kernels,
     overlaps,
     picture_kernels,
@@ -72,6 +73,7 @@ def main() -> None:
     convolution_kernels.bias_gradient(slopes)
     rows = torch.empty(2, 10, 1024)
     overlaps.in_parts(rows, rows, 2, exact=False)
+    finished_lanes.FinishedLanes({"rows": rows}, torch.ones(2, dtype=torch.int64))
 
 
 if __name__ == "__main__":

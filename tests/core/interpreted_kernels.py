@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import torch
 import triton.runtime.interpreter as interpreter
 from torch import Tensor
@@ -21,6 +22,7 @@ from fedarena.models.augmentation import pixels
 from fedarena.train import (
     convolution_kernels,
     depthwise_kernels,
+    finished_lanes,
     group_norm_kernels,
     kernel_layers,
     overlaps,
@@ -218,6 +220,30 @@ def check_layers_of_lanes(kernel: int, padding: int) -> None:
     assert_close(found, expected)
 
 
+def check_finished_lanes(numbers_type: torch.dtype) -> None:
+    """A lane's copy is what the lane was when it had taken its last step, whatever becomes of it later."""
+    steps = np.array([4, 3, 3, 1, 0])
+    shapes = ((5, 3, 700), (5, 1), (5,))
+    tensors = {str(len(shape)): torch.zeros(shape) for shape in shapes} | {"double": torch.zeros(5, 33).double()}
+    numbers = torch.full((5,), 7, dtype=numbers_type)
+    finished = finished_lanes.FinishedLanes(tensors, numbers)
+    for some, width in ((steps, 5), (steps[:3] + 2, 3)):  # in the second round, some of the lanes have nobody
+        before = {name: t.clone() for name, t in finished.tensors.items()}
+        finished.begin(some)
+        numbers.fill_(1)
+        for step in range(1, 1 + some.max()):
+            for t in tensors.values():
+                t[:width].copy_(100.0 * width + step + torch.arange(width).view(-1, *[1] * (t.dim() - 1)) / 8)
+            numbers[:width] += 1
+            finished.keep(numbers, width)  # of those who are done, too
+        for name, kept in finished.tensors.items():
+            last = 100.0 * width + torch.from_numpy(some) + torch.arange(width) / 8
+            expected = torch.cat([last.view(-1, *[1] * (kept.dim() - 1)).expand_as(kept[:width]), before[name][width:]])
+            worked = torch.from_numpy(some > 0)
+            assert (kept[:width] == expected[:width])[worked].all()
+            assert (kept[width:] == expected[width:]).all()
+
+
 def main() -> None:
     """Checks all of them."""
     take_masks_of_any_type()
@@ -248,6 +274,8 @@ def main() -> None:
         check_filters(shape, groups, stride, ceiling)
     for shape, groups, stride in FILTERED_MANY:
         check_filters(shape, groups, stride, 1.0)
+    for numbers_type in (torch.int64, torch.float32):
+        check_finished_lanes(numbers_type)
     layouts = (torch.contiguous_format, torch.channels_last)
     for dtype, strides in ((torch.float64, (1, 2)), (torch.bfloat16, (2, 1))):
         for layout, stride in zip(layouts, strides, strict=True):

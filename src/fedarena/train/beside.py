@@ -16,8 +16,9 @@ import torch
 from fedarena.models import Tensors
 from fedarena.train.clients_at_work import ClientsAtWork
 from fedarena.train.engine import JobResults
+from fedarena.train.finished_lanes import available
 from fedarena.train.jobs import IntArray
-from fedarena.train.lane_pool import LaneEngine, LanePool
+from fedarena.train.lane_pool import LOSS_SUMS, LaneEngine, LanePool, Lanes
 from fedarena.train.lanes import LaneTraining
 from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, Widths, place_work
 from fedarena.train.program import Changing
@@ -54,6 +55,8 @@ class LongTraining(LaneTraining):
     ):
         super().__init__(engine, work, broadcasts, states)
         self._done: Tensors = {}  # parameters of lanes whose clients have finished, and sums of their losses
+        # A single client is done when all is done, and where some batches are smaller, steps are put right afterwards.
+        self._keeps_in_graphs = len(work.steps) > 1 and not engine.exact_batches and available(engine.device)
 
     @classmethod
     def place(cls, engine: LaneEngine, work: PlannedWork, samples_for: SamplesFor | None = None) -> PlacedWork:
@@ -67,22 +70,38 @@ class LongTraining(LaneTraining):
     def _is_often_taken(self, step: int) -> bool:
         return True
 
+    def _make_lanes(self, width: int, stream: LaneStream | None) -> Lanes:
+        return Lanes(self.engine, width, self._given(np.arange(1)), stream, self._keeps_in_graphs)
+
+    def _work_off(self, lanes: Lanes) -> Iterator[JobResults | None]:
+        if lanes.finished is not None:
+            lanes.finished.begin(self.schedule.lane_lengths)
+            self._done = {name: t[: self.schedule.lanes] for name, t in lanes.finished.tensors.items()}
+        yield from super()._work_off(lanes)
+
+    def _last_steps(self, lanes: Lanes) -> dict[int, IntArray]:
+        return super()._last_steps(lanes) if lanes.finished is None else {}
+
     def _finish(self, changing: Changing, clients: IntArray, keep: bool) -> None:
         """Copies of all go to one place, since they finish one by one."""
         lanes = self.schedule.lane[clients]
         place = slice(int(lanes.min()), int(lanes.max()) + 1)  # who has as many steps is beside them
-        now = {**changing.params, "": changing.loss_sums}
+        now = {**changing.params, LOSS_SUMS: changing.loss_sums}
         if not self._done:
             self._done = {name: torch.empty_like(t[: self.schedule.lanes]) for name, t in now.items()}
         torch._foreach_copy_([t[place] for t in self._done.values()], [t[place] for t in now.values()])
 
-    def _flush(self) -> None:
-        """Results of all groups are asked for together."""
+    def course(self, pool: LanePool, stream: LaneStream | None = None) -> Iterator[JobResults | None]:
+        """See `LaneTraining`; results of all groups are asked for together, in the end."""
+        yield from super().course(pool, stream)
         if self._done:
-            loss_sums = self._done.pop("")
+            loss_sums = self._done.pop(LOSS_SUMS)
             working = np.flatnonzero(self.schedule.steps)
             self.finished.append((working[np.argsort(self.schedule.lane[working])], self._done, loss_sums))
             self._done = {}
+
+    def _flush(self) -> None:
+        """Nothing is asked for before."""
 
 
 class _Group:

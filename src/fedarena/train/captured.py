@@ -94,11 +94,12 @@ def capture_packed(
     example: list[Tensor],
     on: LaneStream,
     times: int,
+    after: Callable[[int], None] | None = None,
 ) -> Callable[[Tensor], None]:
     """Such a graph of several steps that is given what `Packing` makes of the tensors of all."""
     packing = Packing(example)
     room = packing.pack([t.unsqueeze(0) for t in example]).repeat(times, 1)
-    replay = captured_graph(step, changed, read, [packing.unpack(row) for row in room], on)
+    replay = captured_graph(step, changed, read, [packing.unpack(row) for row in room], on, after)
 
     def run(rows: Tensor) -> None:
         room.copy_(rows)

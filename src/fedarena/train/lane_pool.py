@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedarena.models import Tensors
 from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.finished_lanes import FinishedLanes
 from fedarena.train.jobs import IntArray, hyperparameters_in
 from fedarena.train.optimizers import LocalTraining, optimizer_init
 from fedarena.train.program import Batch, Changing, Given, Program, StepPrograms, StepsProgram
@@ -30,6 +31,7 @@ Convolutions = Literal["products", "kernels"]
 # On a CPU: our own for what they are faster at, made by the machine's C compiler, or a library's for all.
 Kernels = Literal["compiled", "library"]
 _ANY_NUMBER = 0  # of steps that a program takes at once
+LOSS_SUMS = ""  # a name that no parameter has
 
 
 class LaneEngine(Protocol):
@@ -70,8 +72,15 @@ class LaneEngine(Protocol):
 class Lanes:
     """The tensors of a number of lanes; they stay where they are, so that programs can be bound to them."""
 
-    def __init__(self, engine: LaneEngine, count: int, like: Given, stream: LaneStream | None = None):
-        """What is captured for them may have a `stream` of its own."""
+    def __init__(
+        self,
+        engine: LaneEngine,
+        count: int,
+        like: Given,
+        stream: LaneStream | None = None,
+        keep_finished: bool = False,
+    ):
+        """What is captured for them may have a `stream` of its own, and put aside lanes that have finished."""
         self.count = count
         self._programs, self._compile, self._stream = engine.programs, engine.compile, stream
 
@@ -95,6 +104,10 @@ class Lanes:
             torch.ones_like(one_each),
             torch.zeros_like(one_each),
         )
+        self.finished: FinishedLanes | None = None
+        if keep_finished:
+            kept = {**params, LOSS_SUMS: self.changing.loss_sums}
+            self.finished = FinishedLanes(kept, self.changing.numbers)
         self._one: dict[tuple[int, int, bool], Program] = {}
         self._several: dict[tuple[int, int, bool, int], StepsProgram] = {}
 
@@ -106,7 +119,8 @@ class Lanes:
         form = (width, batch.mask.shape[-1], frequent)
         if form not in self._one:
             lanes, read, compile = self.changing.first(width), self.given.first(width), frequent and self._compile
-            self._one[form] = self._programs.bind(lanes, read, batch, compile=compile, stream=self._stream)
+            after = self._keep_finished(width)
+            self._one[form] = self._programs.bind(lanes, read, batch, compile=compile, stream=self._stream, after=after)
         self._one[form](batch)
 
     def steps(self, width: int, batches: Batch, some: slice, frequent: bool) -> None:
@@ -121,8 +135,15 @@ class Lanes:
         lanes, read = self.changing.first(width), self.given.first(width)
         if times == _ANY_NUMBER:
             return self._programs.bind_any_number(lanes, read, example)
-        compile = frequent and self._compile
-        return self._programs.bind_several(lanes, read, example, compile=compile, stream=self._stream, times=times)
+        compile, after = frequent and self._compile, self._keep_finished(width)
+        return self._programs.bind_several(
+            lanes, read, example, compile=compile, stream=self._stream, times=times, after=after
+        )
+
+    def _keep_finished(self, width: int) -> Callable[[int], None] | None:
+        """What there is to do after a step of so many lanes."""
+        finished = self.finished
+        return None if finished is None else lambda _: finished.keep(self.changing.numbers, width)
 
     def step_exactly(self, width: int, batch: Batch, samples: IntArray, frequent: bool) -> None:
         """The same for batches without padding, of so many `samples` each (0: the lane is idle).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from fedarena.train.tensors import Groups
 # Where so many steps of a width are taken, they are compiled though it is not the widest; and a GPU, which has done
 # small ones before it is told of the next, takes several at once.
 _MANY_STEPS = 64
-_AT_ONCE = (16, 4, 1)
+_AT_ONCE = (64, 16, 4, 1)
 _LARGE_STEP_BYTES = 1 << 22  # of all lanes' samples
 # Batches of several steps are gathered at once: on a CPU as long as they stay in a cache.
 _BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}
@@ -85,10 +86,9 @@ class LaneTraining(ClientsAtWork):
         schedule = self.schedule
         if lanes.given.shared:
             copy_rows(lanes.given.broadcast, self._downloads[0], ...)
-        starting = clients_at(schedule.start, schedule)
-        ending = clients_at(schedule.start + schedule.steps - 1, schedule)
+        starting, ending = clients_at(schedule.start, schedule), self._last_steps(lanes)
         changes = {int(step) for step in np.flatnonzero(np.diff(self.widths)) + 1}
-        changes |= {*starting, *(last + 1 for last in ending)} - {0}
+        changes |= {*starting, *(last + 1 for last in ending), schedule.length} - {0}
         first = until = waiting = self.taken = 0
         for change in sorted(changes):  # until then, everybody goes on
             if self.taken in starting:
@@ -118,6 +118,10 @@ class LaneTraining(ClientsAtWork):
                 if flush:
                     yield self._flush()
                     waiting = 0
+
+    def _last_steps(self, lanes: Lanes) -> dict[int, IntArray]:
+        """The clients whose last step a step is, where something is to be done for them."""
+        return clients_at(self.schedule.start + self.schedule.steps - 1, self.schedule)
 
     def _take_step(self, lanes: Lanes, step: int, batch: Batch) -> None:
         width, samples = int(self.widths[step]), self.batch_samples[self.begins[step] : self.begins[step + 1]]
@@ -189,7 +193,11 @@ class LaneTraining(ClientsAtWork):
 
     def _sample_bytes(self, width: int) -> int:
         """What the samples of a step of so many lanes take."""
-        return sum(values[:1].nbytes for values in self.columns.values()) * width * self.rows.shape[1]
+        return self._bytes_of_a_lane * width
+
+    @cached_property
+    def _bytes_of_a_lane(self) -> int:
+        return sum(values[:1].nbytes for values in self.columns.values()) * self.rows.shape[1]
 
     def _flush(self) -> JobResults | None:
         """The results of the clients that have finished since the last time, if they are asked for here."""

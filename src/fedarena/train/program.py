@@ -181,17 +181,19 @@ class StepPrograms:
         *,
         compile: bool = False,
         stream: LaneStream | None = None,
+        after: Callable[[int], None] | None = None,
     ) -> Program:
         """A program for these lanes, which it changes in place, and batches like the example.
 
-        On a GPU it may be compiled and have a stream of its own.
+        On a GPU it may be compiled and have a stream of its own, and something to do `after` every step.
         """
         with TRACING:
             if changing.numbers.device.type != "cuda":
                 script, lanes = self._script_for(changing, given, example), [*changing.tensors(), *given.tensors()]
                 return lambda batch: script(*lanes, *batch.tensors())
             step = self._step_in_place(changing, given, example, compile)
-            run = capture(step, changing.tensors(), given.tensors(), example.tensors(), stream or self._stream)
+            tensors = changing.tensors(), given.tensors(), example.tensors()
+            run = capture(step, *tensors, stream or self._stream, after=after)
             return lambda batch: run(batch.tensors())
 
     def bind_several(
@@ -203,12 +205,13 @@ class StepPrograms:
         compile: bool,
         stream: LaneStream | None,
         times: int,
+        after: Callable[[int], None] | None = None,
     ) -> StepsProgram:
         """The same on a GPU for so many steps at once, of batches that are packed and like the example."""
         with TRACING:
             step = self._step_in_place(changing, given, example, compile)
             tensors = changing.tensors(), given.tensors(), example.tensors()
-            run = capture_packed(step, *tensors, stream or self._stream, times)
+            run = capture_packed(step, *tensors, stream or self._stream, times, after)
 
         def take(batches: Batch, some: slice) -> None:
             assert batches.packed is not None
