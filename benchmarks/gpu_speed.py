@@ -325,22 +325,19 @@ def measure_case(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-class CaseInTurn:
-    """A case that gets ready in a process of its own."""
+class InTurn:
+    """What is measured in a process of its own, which gets ready before: a script with these arguments."""
 
-    def __init__(self, name: str):
-        self._name = name
-        command = [sys.executable, __file__, *sys.argv[1:], "--in-turn", name]
-        self._process = subprocess.Popen(
-            [word for word in command if word != "--at-once"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, script: str, *arguments: str):
+        command = [sys.executable, script, *arguments]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def wait(self) -> None:
         """Until it could be measured, or has failed."""
         self._line("ready")
 
     def measure(self) -> dict[str, Any] | None:
-        """Its row; None if it failed, which it has said itself."""
+        """What it found; None if it failed, which it has said itself."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write("now\n")
@@ -377,7 +374,10 @@ def main() -> None:
         print(json.dumps(measure_case(arguments.in_turn, arguments)), flush=True)
         return
     names = [name for name in ALL_CASES if any(part in name for part in arguments.cases)]
-    in_turn = [CaseInTurn(name) for name in names] if arguments.at_once else []
+    in_turn = []
+    if arguments.at_once:
+        given = [word for word in sys.argv[1:] if word != "--at-once"]
+        in_turn = [InTurn(__file__, *given, "--in-turn", name) for name in names]
     for waiting in in_turn:
         waiting.wait()
     rows = []

@@ -31,6 +31,7 @@ from fedarena.train import (
     ReferenceEngine,
     beside,
     captured,
+    drawing,
     joined_layers,
     kernel_layers,
     train_jobs,
@@ -519,6 +520,7 @@ def test_defences_come_to_the_same_as_on_the_cpu(name: str) -> None:
 def test_very_many_steps_are_those_of_the_cpu(model: str, plan: str, compile: bool, monkeypatch) -> None:
     """Clients with much more data than others are alone in the end, or beside them; several steps are taken at once."""
     monkeypatch.setattr(beside, "_FAR_MORE", 1)
+    monkeypatch.setattr(drawing, "_FEWEST_ON_GPU", 1)  # so that the GPU draws the batches
     local = LocalTraining(epochs=5, batch_size=1, lr=0.02, momentum=0.5)
     reference = make_engine(ReferenceEngine, model, FedAvg(), local, device="cpu")
     broadcast, clients = {"params": reference.initial_params()}, list(range(len(SIZES)))

@@ -24,6 +24,11 @@ def derived(key: Tensor, number: int) -> Tensor:
     return _scramble(key + _signed(number * _INCREMENT))
 
 
+def continued(key: Tensor, number: Tensor) -> Tensor:
+    """What `fedarena.core.streams.bits` gives for the keys that led to this one and another number."""
+    return _scramble(key + (number + 1) * _INCREMENT)
+
+
 def derived_each(key: Tensor, count: int) -> Tensor:
     """The keys for the purposes of the numbers from 1 to `count`, in the last dimension."""
     numbers = torch.arange(1, count + 1, device=key.device)

@@ -16,7 +16,7 @@ from fedarena.train.lane_pool import LaneEngine
 from fedarena.train.late import late_array
 from fedarena.train.placing import PlannedWork
 from fedarena.train.program import Given
-from fedarena.train.tensors import Groups, map_groups, of_algorithm, stack_groups
+from fedarena.train.tensors import Groups, map_groups, of_algorithm, sent_to, stack_groups
 
 # Clients, their parameters, and sums of their losses.
 Finished = tuple[IntArray, Tensors, Tensor]
@@ -51,11 +51,11 @@ class ClientsAtWork:
         """What these clients read while they train."""
         if len(self._downloads) == 1 and not self._states and not self._job_rows:
             return Given({}, self._downloads[0], {})
-        rows = torch.from_numpy(clients).to(self.engine.device)
+        rows = sent_to(self.engine.device, clients)
         shared = len(self._downloads) == 1
         downloaded = self._downloads[0]
         if not shared:
-            versions = torch.from_numpy(self._version_of[clients]).to(self.engine.device)
+            versions = sent_to(self.engine.device, self._version_of[clients])
             downloaded = map_groups(lambda t: t[versions], self._stacked_downloads)
         jobs = {name: t[rows] for name, t in self._job_rows.items()}
         return Given(map_groups(lambda t: t[rows], self._states), downloaded, jobs, shared)

@@ -27,6 +27,7 @@ from fedarena.train.apart import ApartTraining
 from fedarena.train.beside import Beside, LongTraining, divide_by_length
 from fedarena.train.choosing import STEPS_TRIED, ExampleClients, faster_plan
 from fedarena.train.clients_at_work import ClientsAtWork
+from fedarena.train.drawing import Outline, batch_width, drawn
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import OwnTask, begin_evaluation, evaluate_clients
 from fedarena.train.execution import SMALL_OPERATIONS, Workers, available_cores, without_gradients
@@ -45,7 +46,7 @@ from fedarena.train.product_rows import written_down
 from fedarena.train.program import Given, StepPrograms
 from fedarena.train.reference import ReferenceEngine
 from fedarena.train.resident import HostSamples, ResidentSamples, SampleSource
-from fedarena.train.schedule import batch_width, deal_out, draw_batches, make_schedule, order_of_starts
+from fedarena.train.schedule import deal_out, make_schedule, order_of_starts
 from fedarena.train.shards import Shard, T
 from fedarena.train.sizes import output_bytes
 from fedarena.train.stacked_steps import StackedSteps
@@ -268,7 +269,7 @@ class CohortEngine:
                 work = ahead.of_jobs(some)
             else:  # done for all at once, and not by the workers, who would wait for each other's Python
                 work = self._plan_work(some, self._start_losses(some, broadcasts))
-            width = work.batches.rows.shape[1]
+            width = work.batches.places
             for positions in self._shards(work.steps):
                 prepared = work.of(positions)
                 shards.append(Shard(prepared.jobs, broadcasts, states, width, prepared.start_losses, prepared))
@@ -319,8 +320,8 @@ class CohortEngine:
         if width is None:
             width = batch_width(int(np.max(local.batch_size)), int(samples.max(initial=1)))
         steps = steps_in_shares(jobs.shares, samples, self.algorithm, local)
-        batches = draw_batches(jobs.clients, samples, steps, local.batch_size, self.seed, jobs.rounds, width)
-        return PlannedWork(jobs, samples, steps, batches, start_losses)
+        outline = Outline(jobs.clients, samples, steps, local.batch_size, self.seed, jobs.rounds, width)
+        return PlannedWork(jobs, samples, steps, drawn(outline, self.device), start_losses)
 
     def _training_of(self, jobs: JobArrays) -> LocalTraining:
         """How these jobs train; where they differ in the size of batches, it is an array."""

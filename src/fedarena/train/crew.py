@@ -16,6 +16,7 @@ from fedarena.metrics.totals import MetricStates, Totals
 from fedarena.models import Task, Tensors
 from fedarena.train.algorithm import Algorithm
 from fedarena.train.cohort import CohortEngine, Cohorts
+from fedarena.train.drawing import batch_width
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import (
     blocks_of_clients,
@@ -27,7 +28,7 @@ from fedarena.train.hardware import DeviceName, DtypeName, Precision
 from fedarena.train.jobs import IntArray, JobArrays
 from fedarena.train.lane_pool import Convolutions, Kernels, Plan
 from fedarena.train.optimizers import LocalTraining
-from fedarena.train.schedule import batch_width, deal_out
+from fedarena.train.schedule import deal_out
 from fedarena.train.shards import Shard
 from fedarena.train.tensors import Groups
 from fedarena.train.unwritten_training import Dense

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedarena.core import streams
 from fedarena.models import Tensors
 from fedarena.models.keyed_random import at_step, derived, keyed_normal, keyed_uniform
-from fedarena.train.tensors import Groups
+from fedarena.train.tensors import Groups, sent_to
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -174,7 +174,7 @@ class JobArrays:
         keys = np.asarray(streams.bits(seed, stream, self.rounds, self.clients)).view(np.int64)
         rounds = self.rounds if self.server_rounds is None else self.server_rounds
         numbers = np.stack([rounds, self.versions, self.corrupted.astype(np.int64), keys], axis=1)
-        rows = {"numbers": torch.from_numpy(numbers).to(like.device), "share": _like(self.shares, like)}
+        rows = {"numbers": sent_to(like.device, numbers), "share": _like(self.shares, like)}
         if self.lr_scales is not None:
             rows["lr_scale"] = _like(self.lr_scales, like)
         for name, values in (self.hyperparameters or {}).items():

@@ -22,7 +22,7 @@ from fedarena.train.program import Batch, Changing
 from fedarena.train.resident import rows_of
 from fedarena.train.schedule import Schedule
 from fedarena.train.streams import LaneStream
-from fedarena.train.tensors import Groups
+from fedarena.train.tensors import Groups, sent_to
 
 # Where so many steps of a width are taken, they are compiled though it is not the widest; and a GPU, which has done
 # small ones before it is told of the next, takes several at once.
@@ -174,7 +174,7 @@ class LaneTraining(ClientsAtWork):
         lanes = self.schedule.lane[clients]
         if lanes[-1] - lanes[0] == len(lanes) - 1:
             return slice(int(lanes[0]), int(lanes[-1]) + 1)
-        return torch.from_numpy(lanes).to(self.engine.device)
+        return sent_to(self.engine.device, lanes)
 
     def _gather(self, first: int) -> Batch:
         """The batches of some steps of the same width, as many as are gathered at once."""

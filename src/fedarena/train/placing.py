@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from fedarena.models import Tensors
 from fedarena.train.batches import dropout_keys
+from fedarena.train.drawing import Batches
 from fedarena.train.jobs import IntArray, JobArrays
 from fedarena.train.lane_pool import LaneEngine
 from fedarena.train.resident import rows_of
-from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
+from fedarena.train.schedule import Schedule, make_schedule, place_steps
+from fedarena.train.tensors import sent_to
 from fedarena.train.unwritten import DenseLayer
 
 _WIDTHS_PER_OCTAVE = 8  # of which programs are made, between a power of two and the next
@@ -127,14 +128,12 @@ def place_work(
     )
     client, number, begins = place_steps(schedule, of_steps)
     step = work.batches.first[client] + number
-    mask = work.batches.mask[step] & (client >= 0)[..., None]
-    rows = np.where(mask, work.batches.rows[step] + first_row[client][..., None], 0)
+    counts = np.where(client >= 0, work.batches.sizes[step], 0)
+    rows, mask = work.batches.on_device(engine.device, step, counts, first_row[client])
     keys = number
     if engine.draws:
         keys = dropout_keys(engine.seed, work.jobs.rounds[client], work.jobs.clients[client], number + 1)
-    # Not blocking: what is not pinned is copied at once, and nobody waits for the GPU.
-    on_device = (torch.from_numpy(t).to(engine.device, non_blocking=True) for t in (rows, mask, keys))
-    return PlacedWork(schedule, of_steps, columns, begins, client, mask.sum(-1), *on_device)
+    return PlacedWork(schedule, of_steps, columns, begins, client, counts, rows, mask, sent_to(engine.device, keys))
 
 
 def usual_widths(engine: LaneEngine) -> Widths:

@@ -64,9 +64,9 @@ class ProductRows:
         """Some of the clients."""
         chosen = np.arange(len(self))[clients]
         begins = np.cumsum(self.counts) - self.counts
-        rows = torch.from_numpy(np.concatenate([np.arange(begins[c], begins[c] + self.counts[c]) for c in chosen]))
-        rows = rows.to(self.left.device)
-        shift = None if self.shift is None else self.shift[torch.from_numpy(chosen).to(self.left.device)]
+        of_chosen = np.concatenate([np.arange(begins[c], begins[c] + self.counts[c]) for c in chosen])
+        rows = sent_to(self.device, of_chosen)
+        shift = None if self.shift is None else self.shift[sent_to(self.device, chosen)]
         return ProductRows(
             self.left[rows], self.right[rows], self.factors[rows], self.counts[chosen], shift, self.start
         )
@@ -204,4 +204,4 @@ def written_down(results: JobResults, at_once: int) -> Iterator[JobResults]:
 
 
 def _rows(t: Tensor | ProductRows, clients: IntArray) -> Tensor:
-    return t[clients].written() if isinstance(t, ProductRows) else t[torch.from_numpy(clients).to(t.device)]
+    return t[clients].written() if isinstance(t, ProductRows) else t[sent_to(t.device, clients)]

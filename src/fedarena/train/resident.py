@@ -141,17 +141,22 @@ class ResidentSamples:
     def arriving(self, clients: IntArray) -> Arrival:
         """Columns with the samples of these clients and others."""
         self._stop_expecting()
-        if any(piece.done() and piece.exception() for piece in dict.fromkeys(self._pieces.values())):
-            self._forget()  # as nobody knows which samples came
-        needed = np.array([*dict.fromkeys(clients.tolist())], dtype=np.int64)
-        if len(self._missing(needed)):
+        pieces = dict.fromkeys(self._pieces.values())
+        if all(piece.done() for piece in pieces) or any(piece.done() and piece.exception() for piece in pieces):
             self._finish_pieces()
+        begins = self._begins_of(clients)
+        if (begins < 0).any():
+            self._finish_pieces()
+            needed = np.array([*dict.fromkeys(clients.tolist())], dtype=np.int64)
             self._add(self._missing(needed), needed)  # more than before, if there were some that could not be read
-        begins = np.array([self._begins[client] for client in clients.tolist()], dtype=np.int64)
+            begins = self._begins_of(clients)
         coming = [*dict.fromkeys(self._pieces.values())]
         number = {piece: place for place, piece in enumerate(coming)}
-        piece_of = [number[self._pieces[client]] if client in self._pieces else -1 for client in clients.tolist()]
-        return Arrival(self._columns, begins, coming, np.array(piece_of, dtype=np.int64))
+        piece_of = np.full(len(clients), -1)
+        if coming:
+            of_clients = (self._pieces.get(client) for client in clients.tolist())
+            piece_of[:] = [-1 if piece is None else number[piece] for piece in of_clients]
+        return Arrival(self._columns, begins, coming, piece_of)
 
     def expect(self, clients: IntArray) -> None:
         """Begins to read the samples of clients who are likely to be next, and needed in this order.
@@ -175,6 +180,11 @@ class ResidentSamples:
         missing = self._missing(clients)
         if len(missing) and self._has_room(missing):
             self._add(missing, clients)
+
+    def _begins_of(self, clients: IntArray) -> IntArray:
+        """Where the samples of each client begin; -1 if they are not there, nor coming."""
+        known = self._begins.get
+        return np.array([known(client, -1) for client in clients.tolist()], dtype=np.int64)
 
     def _missing(self, clients: IntArray) -> IntArray:
         return np.array([client for client in clients.tolist() if client not in self._begins], dtype=np.int64)

@@ -11,9 +11,7 @@ import heapq
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from fedarena.core import streams
 from fedarena.train.batches import IntArray
 
 
@@ -84,102 +82,6 @@ def deal_out(steps: IntArray, shards: int) -> list[IntArray]:
         dealt.append(longest_first[start : start + size])
         start += size
     return dealt
-
-
-@dataclass(frozen=True)
-class Batches:
-    """The batches of every step of some clients, one client after the other."""
-
-    rows: IntArray  # [steps, batch] samples, counted within their client
-    mask: npt.NDArray[np.bool_]  # [steps, batch] which of them count
-    first: IntArray  # [clients] number of a client's first step
-    until: IntArray  # [steps + 1] how many samples count before each step, and in all
-
-    def processed(self, steps: IntArray) -> IntArray:
-        """How many samples each client processes over all its steps."""
-        processed: IntArray = self.until[self.first + steps] - self.until[self.first]
-        return processed
-
-
-def batch_width(batch_size: int, largest: int) -> int:
-    """How many places a batch has, of clients of whom the largest has so many samples.
-
-    Places beyond that would be padding for everybody. Powers of two, because every width needs a program of its own.
-    """
-    return min(batch_size, 1 << max(largest - 1, 0).bit_length())
-
-
-def draw_batches(
-    clients: IntArray,
-    samples: IntArray,
-    steps: IntArray,
-    batch_size: int | IntArray,
-    seed: int,
-    rounds: IntArray,
-    width: int | None = None,
-) -> Batches:
-    """The batches of `batches.batch_indices`, for many clients at once, padded to `width` (else the batch size).
-
-    Batches may have another size for every client.
-    """
-    first = np.cumsum(steps) - steps
-    places = int(np.max(batch_size, initial=1)) if width is None else width
-    sizes = np.broadcast_to(batch_size, len(clients))
-    steps_per_epoch = -(-samples // sizes)
-    rows = np.zeros((int(steps.sum()), places), dtype=np.int64)
-    owner = np.repeat(np.arange(len(steps)), steps)
-    number = (np.arange(len(owner)) - first[owner]) % np.maximum(steps_per_epoch, 1)[owner]  # within its epoch
-    of_steps = np.minimum(sizes[owner], samples[owner] - number * sizes[owner])
-    mask = np.arange(places) < of_steps[:, None]
-    until = np.concatenate([[0], np.cumsum(np.minimum(of_steps, places))])
-    epoch = 0
-    unfinished = np.flatnonzero(steps)
-    while len(unfinished):
-        before = epoch * steps_per_epoch
-        for some in _of_similar_size(unfinished, samples):
-            shuffled = _shuffled(seed, rounds[some], clients[some], epoch, samples[some])
-            place = np.arange(shuffled.shape[1])  # 0, 1, … within each client
-            most = np.minimum(samples[some], (steps - before)[some] * sizes[some])
-            alike = sizes[some][:1] if (sizes[some] == sizes[some[0]]).all() else sizes[some][:, None]
-            step, within = np.divmod(place, alike)
-            where = (first + before)[some, None] * places + (step * places + within)
-            if most.min() < len(place):
-                counts = place < most[:, None]
-                where, shuffled = where[counts], shuffled[counts]
-            rows.reshape(-1)[where] = shuffled
-        epoch += 1
-        unfinished = unfinished[epoch * steps_per_epoch[unfinished] < steps[unfinished]]
-    return Batches(rows, mask, first, until)
-
-
-def _of_similar_size(clients: IntArray, samples: IntArray) -> list[IntArray]:
-    """Groups of clients of whom none has twice as many samples as another."""
-    octaves = np.frexp(samples[clients])[1]
-    if (octaves == octaves[0]).all():
-        return [clients]
-    return [clients[octaves == octave] for octave in np.unique(octaves)]
-
-
-def _shuffled(seed: int, rounds: IntArray, clients: IntArray, epoch: int, samples: IntArray) -> IntArray:
-    """Which sample of each client comes at which place of an epoch: ``[clients, most samples]``, rubbish at the end.
-
-    Short rows are sorted many times faster than all samples at once, by whom they belong to and their keys.
-    """
-    place = np.arange(samples.max())
-    keys = streams.bits(seed, "batches", rounds[:, None], clients[:, None], epoch, place)
-    if samples.min() < len(place):
-        keys[place >= samples[:, None]] = np.iinfo(np.uint64).max
-    return _ranked(keys, samples)
-
-
-def _ranked(keys: npt.NDArray[np.uint64], counts: IntArray) -> IntArray:
-    """The order of so many keys of each row, of which none after them is less; equal ones stay in their order."""
-    order: IntArray = np.argsort(keys, axis=1)
-    ordered = np.take_along_axis(keys, order, 1)
-    equal = ordered[:, 1:] == ordered[:, :-1]
-    if equal.any() and (equal & (np.arange(1, keys.shape[1]) <= counts[:, None])).any():
-        order = np.argsort(keys, axis=1, kind="stable")
-    return order
 
 
 def place_steps(schedule: Schedule, widths: IntArray) -> tuple[IntArray, IntArray, IntArray]:

@@ -18,14 +18,15 @@ class LaneStream:
     def __init__(self, urgency: int = 0) -> None:
         self.stream = torch.cuda.Stream(priority=-urgency)  # type: ignore[no-untyped-call]
         self.pool: Any = None
-        self._within: list[Any] = []  # it may be entered again within itself
+        self._before: list[torch.cuda.Stream] = []  # it may be entered again within itself
 
     def __enter__(self) -> None:
-        self._within.append(torch.cuda.stream(self.stream))
-        self._within[-1].__enter__()
+        # torch's own context asks every time which GPU is meant, which takes as long as to tell it of a step.
+        self._before.append(torch.cuda.current_stream(self.stream.device_index))
+        torch.cuda.set_stream(self.stream)
 
-    def __exit__(self, *error: Any) -> None:
-        self._within.pop().__exit__(*error)
+    def __exit__(self, *error: object) -> None:
+        torch.cuda.set_stream(self._before.pop())
 
 
 class Milestone:

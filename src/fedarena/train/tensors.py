@@ -42,9 +42,18 @@ def column_tensor(values: npt.NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
+_BYTES_TAKEN_AT_ONCE = 1 << 20
+
+
 def sent_to(device: torch.device, array: npt.NDArray[Any]) -> Tensor:
-    """An array as a tensor on a device, without waiting for what that does: it is copied before this returns."""
-    return torch.from_numpy(array).to(device, non_blocking=True)
+    """An array as a tensor on a device, without waiting for what that does: it is copied before this returns.
+
+    A GPU takes many bytes from usual memory only when it has done all that it was told before.
+    """
+    on_host = torch.from_numpy(array)
+    if device.type == "cuda" and array.nbytes > _BYTES_TAKEN_AT_ONCE:
+        on_host = on_host.pin_memory()
+    return on_host.to(device, non_blocking=True)
 
 
 def count_bytes(groups: Groups) -> int:

@@ -86,7 +86,7 @@ class Unwritten:
         versions = work.jobs.versions
         if not self.layers or (versions != versions[:1]).any() or work.jobs.hyperparameters is not None:
             return work, []
-        width = work.batches.rows.shape[1]
+        width = work.batches.places
         numbers, number_of = np.unique(work.steps, return_inverse=True)
         paying = [
             tuple(layer for layer in self.layers if steps and layer.pays(steps * width)) for steps in numbers.tolist()

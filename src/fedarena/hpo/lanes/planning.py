@@ -19,8 +19,8 @@ from fedarena.models import Tensors
 from fedarena.simulate.selectors import Candidates, Selector
 from fedarena.train import ClientData, JobArrays, Work
 from fedarena.train.batches import IntArray, count_processed, dropout_keys
+from fedarena.train.drawing import HostBatches, Outline, batch_width, drawn_on_host
 from fedarena.train.engine import Part, steps_in_shares
-from fedarena.train.schedule import Batches, batch_width, draw_batches
 from fedarena.train.tensors import column_tensor
 
 FloatArray = npt.NDArray[np.float64]
@@ -114,9 +114,8 @@ class Draws:
         steps = self._most_steps[seed, batch_size][place]
         width = batch_width(batch_size, int(self._samples.counts.max()))
         owners = self._scene.clients[place]
-        return DrawnBatches(
-            codes, population, draw_batches(owners, counts, steps, batch_size, seed, round, width), steps
-        )
+        batches = drawn_on_host(Outline(owners, counts, steps, batch_size, seed, round, width))
+        return DrawnBatches(codes, population, batches, steps)
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ class DrawnBatches:
 
     codes: IntArray  # round and client's place as one number, ascending
     population: int
-    batches: Batches
+    batches: HostBatches
     steps: IntArray
 
     def of(self, rounds: IntArray, places: IntArray, steps: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:
@@ -134,7 +133,8 @@ class DrawnBatches:
         numbers = np.arange(steps)
         exists = numbers < self.steps[jobs][..., None]
         step = np.where(exists, self.batches.first[jobs][..., None] + numbers, 0)
-        return self.batches.rows[step], self.batches.mask[step] & exists[..., None]
+        counts = np.where(exists, self.batches.sizes[step], 0)
+        return self.batches.rows[step], np.arange(self.batches.places) < counts[..., None]
 
 
 def steps_of(trial: Trial, samples: IntArray) -> IntArray:

@@ -25,12 +25,12 @@ from fedarena.models import Task, Tensors
 from fedarena.models.probes import counts_padding
 from fedarena.simulate.selectors import Selector
 from fedarena.train import COVERAGE
+from fedarena.train.drawing import batch_width
 from fedarena.train.engine import Part
 from fedarena.train.execution import available_cores, in_order
 from fedarena.train.hardware import Hardware
 from fedarena.train.layers import count_output_bytes
 from fedarena.train.own_hooks import check_own_hooks
-from fedarena.train.schedule import batch_width
 from fedarena.train.tensors import column_tensor
 
 Progress = Callable[[int, int], None]  # rounds of trials that are done, and of all
