@@ -21,7 +21,7 @@ from fedarena.train.tensors import sent_to
 
 # How many samples a GPU draws: with fewer, a host is done sooner than it could tell; with more, little memory would be
 # left for training.
-_FEWEST_ON_GPU, _MOST_ON_GPU = 1 << 15, 1 << 24
+_FEWEST_ON_GPU, _MOST_ON_GPU = 1 << 15, 1 << 22
 _LEAST_INT64 = -(1 << 63)
 
 
