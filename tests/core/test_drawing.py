@@ -29,7 +29,7 @@ def test_batches_are_those_of_one_client_at_a_time(samples, work, batch_size, ro
     width = None if padding is None else batch_size + padding
     outline = Outline(clients, sizes, steps, local.batch_size, 5, rounds, width)
     expected = [batch_indices(n, local, 5, int(r), int(c)) for n, c, r in zip(samples, clients, rounds, strict=True)]
-    for batches in (drawn_on_host(outline), drawn_on(CPU, outline)):
+    for batches in (drawn_on_host(outline), drawn_on(outline, CPU)):
         assert batches.places == (width or batch_size)
         assert len(batches.sizes) == sum(map(len, expected))
         assert batches.processed(steps).tolist() == [sum(map(len, each)) for each in expected]
@@ -59,7 +59,7 @@ def test_a_device_draws_what_the_host_draws(clients, seed) -> None:
     samples, batch_sizes, steps = (np.array(column) for column in zip(*clients, strict=True))
     steps = np.where(samples > 0, steps, 0)
     outline = Outline(np.arange(len(samples)) * 10**12, samples, steps, batch_sizes, seed, np.arange(len(samples)), 9)
-    host, device = drawn_on_host(outline), drawn_on(CPU, outline)
+    host, device = drawn_on_host(outline), drawn_on(outline, CPU)
     assert (host.sizes == device.sizes).all()
     asked = np.random.default_rng(0).permutation(len(host.sizes))
     found, expected = (one.on_device(CPU, asked, host.sizes[asked], asked * 1000) for one in (device, host))
@@ -70,7 +70,7 @@ def test_a_device_draws_what_the_host_draws(clients, seed) -> None:
 def test_few_and_very_many_samples_are_drawn_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawing, "_FEWEST_ON_GPU", 10)
     monkeypatch.setattr(drawing, "_MOST_ON_GPU", 20)
-    monkeypatch.setattr(drawing, "drawn_on", lambda device, outline: None)
+    monkeypatch.setattr(drawing, "drawn_on", lambda outline, device: None)
     for samples, by_host in ((9, True), (10, False), (20, False), (21, True)):
         one = np.array([samples])
         outline = Outline(one, one, np.array([1]), 30, 0, one)
@@ -88,7 +88,7 @@ def test_equal_keys_stay_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None
     signed = torch.from_numpy(keys.view(np.int64))
     of_samples = torch.cat([signed[0], signed[1, :3]])
     monkeypatch.setattr(drawing, "continued", lambda key, number: of_samples.clone())
-    order = drawn_on(CPU, Outline(samples, samples, np.array([1, 1]), 40, 0, samples)).order
+    order = drawn_on(Outline(samples, samples, np.array([1, 1]), 40, 0, samples), CPU).order
     assert order.tolist() == [*first.tolist(), *second[:3].tolist()]
 
 

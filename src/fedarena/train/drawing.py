@@ -31,16 +31,12 @@ class Batches(ABC):
 
     places: int  # in every batch
     sizes: IntArray  # [steps] samples of a batch, which are in its first places
+    until: IntArray  # [steps + 1] samples before each step, and in all
     first: IntArray  # [clients] number of a client's first step
-
-    @cached_property
-    def _until(self) -> IntArray:
-        """How many samples come before each step, and in all."""
-        return np.concatenate([[0], np.cumsum(self.sizes)])
 
     def processed(self, steps: IntArray) -> IntArray:
         """How many samples each client processes over all its steps."""
-        processed: IntArray = self._until[self.first + steps] - self._until[self.first]
+        processed: IntArray = self.until[self.first + steps] - self.until[self.first]
         return processed
 
     @abstractmethod
@@ -130,10 +126,10 @@ class Outline:
         epoch, number = np.divmod(np.arange(len(owner)) - self.first[owner], self.steps_per_epoch[owner])
         return owner, epoch, number * self.batch_sizes[owner]
 
-    def sizes(self, owner: IntArray, begin: IntArray) -> IntArray:
-        """How many samples a batch of these clients has that begins with these samples of an epoch."""
-        sizes: IntArray = np.minimum(np.minimum(self.batch_sizes[owner], self.samples[owner] - begin), self.places)
-        return sizes
+    def in_general(self, owner: IntArray, begin: IntArray) -> tuple[int, IntArray, IntArray, IntArray]:
+        """What all `Batches` say, of batches of these clients that begin with these samples of an epoch."""
+        sizes = np.minimum(np.minimum(self.batch_sizes[owner], self.samples[owner] - begin), self.places)
+        return self.places, sizes, np.concatenate([[0], np.cumsum(sizes)]), self.first
 
 
 def batch_width(batch_size: int, largest: int) -> int:
@@ -147,11 +143,11 @@ def batch_width(batch_size: int, largest: int) -> int:
 def drawn(outline: Outline, device: torch.device) -> Batches:
     """The batches, drawn where that takes less time. They are the same wherever they are drawn."""
     if device.type == "cuda" and _FEWEST_ON_GPU <= int(outline.drawn_samples.sum()) <= _MOST_ON_GPU:
-        return drawn_on(device, outline)
+        return drawn_on(outline, device)
     return drawn_on_host(outline)
 
 
-def drawn_on(device: torch.device, outline: Outline) -> DeviceBatches:
+def drawn_on(outline: Outline, device: torch.device) -> DeviceBatches:
     """The samples of all epochs are sorted at once, by their client, their epoch and their keys."""
     owner, epoch, begin = outline.of_steps()
     samples, counts = outline.samples, outline.drawn_samples
@@ -167,7 +163,7 @@ def drawn_on(device: torch.device, outline: Outline) -> DeviceBatches:
     group = client * (int(epoch.max(initial=0)) + 1) + epochs
     order = place.take(by_key.take(group.take(by_key).argsort(stable=True)))
     of_steps = begins[owner] + epoch * samples[owner] + begin
-    return DeviceBatches(outline.places, outline.sizes(owner, begin), outline.first, order, of_steps)
+    return DeviceBatches(*outline.in_general(owner, begin), order, of_steps)
 
 
 def drawn_on_host(outline: Outline) -> HostBatches:
@@ -191,7 +187,7 @@ def drawn_on_host(outline: Outline) -> HostBatches:
             rows.reshape(-1)[where] = shuffled
         epoch += 1
         unfinished = unfinished[epoch * outline.steps_per_epoch[unfinished] < outline.steps[unfinished]]
-    return HostBatches(places, outline.sizes(owner, begin), first, rows)
+    return HostBatches(*outline.in_general(owner, begin), rows)
 
 
 def _of_similar_size(clients: IntArray, samples: IntArray) -> list[IntArray]:
