@@ -227,6 +227,8 @@ def check_finished_lanes(numbers_type: torch.dtype) -> None:
     tensors = {str(len(shape)): torch.zeros(shape) for shape in shapes} | {"double": torch.zeros(5, 33).double()}
     numbers = torch.full((5,), 7, dtype=numbers_type)
     finished = finished_lanes.FinishedLanes(tensors, numbers)
+    for t in finished.tensors.values():
+        t.zero_()
     for some, width in ((steps, 5), (steps[:3] + 2, 3)):  # in the second round, some of the lanes have nobody
         before = {name: t.clone() for name, t in finished.tensors.items()}
         finished.begin(some)

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from test_cohort import SIZES, assert_same, make_engine, train
@@ -14,6 +15,7 @@ from test_schedule import STEPS
 from fedarena.algorithms import ALGORITHMS, FedAvg
 from fedarena.train import CohortEngine, Job, JobArrays, LocalTraining, ReferenceEngine, beside, unwritten
 from fedarena.train.beside import divide_by_length
+from fedarena.train.finished_lanes import can_be_kept
 
 LOCAL = LocalTraining(epochs=2, batch_size=2, lr=0.05)
 
@@ -67,6 +69,13 @@ def test_only_the_longest_are_apart(steps: np.ndarray, lanes: int, largest: int)
     for number, group in enumerate(groups):
         assert steps[group].max() > 4 * steps.sum() / min(lanes, (steps > 0).sum())
         assert len(group) == 4**number <= largest or not len(others)
+
+
+def test_lanes_are_put_aside_in_graphs_if_they_lie_one_after_the_other() -> None:
+    lanes = torch.zeros(4, 6, 5)
+    assert can_be_kept({"a": lanes, "b": torch.zeros(4), "c": torch.zeros(4, 1).double()})
+    assert not can_be_kept({"a": lanes, "b": torch.zeros(6, 4).t()})  # such as an own `local_start` may give
+    assert not can_be_kept({"a": lanes, "b": torch.zeros(4, 3).bfloat16()})  # rows of 6 bytes
 
 
 def test_nobody_is_apart_from_equals() -> None:

@@ -527,10 +527,10 @@ def test_very_many_steps_are_those_of_the_cpu(model: str, plan: str, compile: bo
     expected = train(reference, clients, broadcast, {})
     lanes = 16 if plan == "beside" else 4
     engine = make_engine(CohortEngine, model, FedAvg(), local, device="cuda", lanes=lanes, plan=plan, compile=compile)
-    for _ in range(2):
-        found = train(engine, clients, engine.place(broadcast), {})
-        for client, (update, *_) in expected.items():
-            for name, value in update["params"].items():
+    for some in (clients, clients[1:-2], clients):  # in lanes that others have used
+        found = train(engine, some, engine.place(broadcast), {})
+        for client in some:
+            for name, value in expected[client][0]["params"].items():
                 torch.testing.assert_close(found[client][0]["params"][name].cpu(), value, rtol=0, atol=1e-9)
     pools = engine._beside._pools  # one client, and four, whose results are put aside when they have finished
     kept = [{lanes.finished is not None for some in pool._free.values() for lanes in some} for pool in pools]

@@ -231,6 +231,11 @@ def test_without_a_compiler_a_library_s_are_used_and_people_are_told(tmp_path: P
     assert engine.kernels == "library"
     assert "kernels" not in engine.choices
     assert any("C compiler" in note for note in engine.notes)
+    others = {"lanes": 4}, {"kernels": "library"}  # which would not use them anyway
+    for options in others:
+        local = LocalTraining(epochs=1, batch_size=4)
+        engine = make_engine(CohortEngine, "mlp", FedAvg(), local, dtype="float32", **options)
+        assert not any("C compiler" in note for note in engine.notes)
     with pytest.raises(BadInputError, match="not possible on this machine: there is no C compiler"):
         start_run(config(engine={"name": "cohort", "kernels": "compiled"}), tmp_path)
 

@@ -164,7 +164,7 @@ class CohortEngine:
         if obstacle is not None:
             self._fallback = ReferenceEngine(task, algorithm, local, data, seed, **self.hardware.options)
             self.notes.append(f"Clients train one at a time, because {obstacle}")
-        elif kernels is None and self.kernels == "library":
+        elif lanes is None and kernels is None and self.kernels == "library":
             self.notes += self._suitable.kernel_notes()
         if obstacle is None and lanes is None and plan is None and self._suitable.leaves_plan_open():
             faster = faster_plan(self.plan, self.compile, self._tried)

@@ -31,8 +31,13 @@ def try_out() -> None:
     FinishedLanes({"": one}, one[0]).keep(one[0], 1)
 
 
+def can_be_kept(tensors: Tensors) -> bool:
+    """Whether lanes lie one after the other in these tensors; an algorithm of one's own may start from others."""
+    return all(t.is_contiguous() and t[0].nbytes % _WORD_BYTES == 0 for t in tensors.values())
+
+
 class FinishedLanes:
-    """Copies of the rows of tensors, each as it was when its lane had taken its last step."""
+    """Copies of the rows of tensors that can be kept, each as it was when its lane had taken its last step."""
 
     def __init__(self, tensors: Tensors, numbers: Tensor):
         """The `numbers` of lanes are 1 more than the steps that they have taken."""

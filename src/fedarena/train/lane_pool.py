@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedarena.models import Tensors
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.finished_lanes import FinishedLanes
+from fedarena.train.finished_lanes import FinishedLanes, can_be_kept
 from fedarena.train.jobs import IntArray, hyperparameters_in
 from fedarena.train.optimizers import LocalTraining, optimizer_init
 from fedarena.train.program import Batch, Changing, Given, Program, StepPrograms, StepsProgram
@@ -80,7 +80,7 @@ class Lanes:
         stream: LaneStream | None = None,
         keep_finished: bool = False,
     ):
-        """What is captured for them may have a `stream` of its own, and put aside lanes that have finished."""
+        """What is captured for them may have a `stream` of its own, and put lanes aside that have finished."""
         self.count = count
         self._programs, self._compile, self._stream = engine.programs, engine.compile, stream
 
@@ -105,8 +105,8 @@ class Lanes:
             torch.zeros_like(one_each),
         )
         self.finished: FinishedLanes | None = None
-        if keep_finished:
-            kept = {**params, LOSS_SUMS: self.changing.loss_sums}
+        kept = {**params, LOSS_SUMS: self.changing.loss_sums}
+        if keep_finished and can_be_kept(kept):
             self.finished = FinishedLanes(kept, self.changing.numbers)
         self._one: dict[tuple[int, int, bool], Program] = {}
         self._several: dict[tuple[int, int, bool, int], StepsProgram] = {}

@@ -29,6 +29,7 @@ from fedarena.train.tensors import Groups, sent_to
 _MANY_STEPS = 64
 _AT_ONCE = (64, 16, 4, 1)
 _LARGE_STEP_BYTES = 1 << 22  # of all lanes' samples
+_AT_ONCE_BYTES = 1 << 26  # the same, of steps that are taken at once
 # Batches of several steps are gathered at once: on a CPU as long as they stay in a cache.
 _BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}
 
@@ -136,9 +137,10 @@ class LaneTraining(ClientsAtWork):
             return most
         if self.engine.device.type != "cuda" or self.engine.exact_batches or not self._is_often_taken(step):
             return 1
-        if self._sample_bytes(int(self.widths[step])) > _LARGE_STEP_BYTES:
+        step_bytes = self._sample_bytes(int(self.widths[step]))
+        if step_bytes > _LARGE_STEP_BYTES:
             return 1
-        return next(number for number in _AT_ONCE if number <= most)
+        return next(number for number in _AT_ONCE if number <= most and number * step_bytes <= _AT_ONCE_BYTES)
 
     @property
     def _takes_any_number(self) -> bool:
