@@ -68,7 +68,8 @@ class Failing(ClientsInMemory):
         return super().samples(clients, part)
 
 
-def test_samples_that_could_not_be_read_are_not_taken_for_read() -> None:
+@pytest.mark.parametrize("needed", [[3, 6, 5], EVERYBODY], ids=["the same", "others too"])
+def test_samples_that_could_not_be_read_are_not_taken_for_read(needed) -> None:
     data = Failing(FEATURES)
     resident = ResidentSamples(data, torch.device("cpu"), 1 << 20)
     rows_of(resident, np.array([3]))
@@ -78,10 +79,20 @@ def test_samples_that_could_not_be_read_are_not_taken_for_read() -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         arrival.wait_for(2)
     data.unreadable = ()
-    columns, begins = rows_of(resident, EVERYBODY)
-    for client, begin in enumerate(begins.tolist()):
+    columns, begins = rows_of(resident, np.array(needed))
+    for client, begin in zip(needed, begins.tolist(), strict=True):
         rows = columns["x"][begin : begin + SIZES[client]]
         assert np.array_equal(rows.numpy(), data.columns[client]["x"])
+
+
+def test_nobody_looks_after_samples_that_have_arrived() -> None:
+    resident = ResidentSamples(ClientsInMemory(FEATURES), torch.device("cpu"), 1 << 20)
+    first = resident.arriving(EVERYBODY)
+    assert resident._pieces
+    first.wait()
+    _, begins = rows_of(resident, EVERYBODY)
+    assert not resident._pieces
+    assert begins.tolist() == first.begins.tolist()
 
 
 def test_clients_train_the_same_while_samples_arrive() -> None:
