@@ -85,6 +85,22 @@ def test_samples_that_could_not_be_read_are_not_taken_for_read(needed) -> None:
         assert np.array_equal(rows.numpy(), data.columns[client]["x"])
 
 
+class SlowAndFailing(Slow, Failing):
+    """Both, each for a client of its own."""
+
+
+def test_samples_are_read_again_while_others_are_still_coming() -> None:
+    data = SlowAndFailing(held_back=5)
+    data.unreadable = (3,)
+    resident = ResidentSamples(data, torch.device("cpu"), 1 << 20)
+    with pytest.raises(ValueError, match="cannot be read"):
+        resident.arriving(np.array([3, 5])).wait_for(0)
+    data.unreadable = ()
+    threading.Timer(0.2, data.told.set).start()
+    columns, begins = rows_of(resident, np.array([3]))
+    assert np.array_equal(columns["x"][begins[0] : begins[0] + SIZES[3]].numpy(), data.columns[3]["x"])
+
+
 def test_nobody_looks_after_samples_that_have_arrived() -> None:
     resident = ResidentSamples(ClientsInMemory(FEATURES), torch.device("cpu"), 1 << 20)
     first = resident.arriving(EVERYBODY)
