@@ -94,7 +94,7 @@ def test_samples_are_read_again_while_others_are_still_coming() -> None:
     data.unreadable = (3,)
     resident = ResidentSamples(data, torch.device("cpu"), 1 << 20)
     with pytest.raises(ValueError, match="cannot be read"):
-        resident.arriving(np.array([3, 5])).wait_for(0)
+        resident.arriving(np.array([6, 3, 5])).wait_for(1)
     data.unreadable = ()
     threading.Timer(0.2, data.told.set).start()
     columns, begins = rows_of(resident, np.array([3]))
