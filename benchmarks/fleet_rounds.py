@@ -38,6 +38,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+class Model(torch.nn.Module):
+    """Has a size, and computes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(PARAMETERS))
+
+
 class NullAlgorithm(FedAvg):
     """Learns nothing."""
 
@@ -72,7 +80,7 @@ class NullEngine:
         return groups
 
     def initial_params(self) -> dict[str, torch.Tensor]:
-        return {"w": torch.zeros(PARAMETERS)}
+        return {name: p.detach() for name, p in Model().named_parameters()}
 
     def divide(self, jobs: Any, broadcasts: Any, states: Any) -> list[Shard]:
         return [Shard(jobs, broadcasts, states, 16)]
@@ -101,7 +109,7 @@ def measure(protocol: str, clients: int, rounds: int) -> dict[str, float]:
         seed=0,
         rounds=rounds,
         cohort=COHORT,
-        task=SimpleNamespace(metrics=(Loss(),)),  # type: ignore[arg-type]
+        task=SimpleNamespace(metrics=(Loss(),), module=Model()),  # type: ignore[arg-type]
         algorithm=algorithm,
         engine=NullEngine(algorithm, data),  # type: ignore[arg-type]
         training_clients=everybody,

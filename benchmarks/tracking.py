@@ -36,6 +36,7 @@ WATCH = "watch"
 RUNS = 12  # of the quickstart
 TARGET = 1.03
 NAMES = ("first", "further")
+PATIENCE_S = 10  # with the page, which follows the runs a moment later
 
 
 def probe(folder: Path, tracker: str, settings: list[str]) -> dict[str, float]:
@@ -93,12 +94,19 @@ def watching(folder: Path) -> Iterator[None]:
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
+
+    def is_told() -> bool:
+        return told.count(b"event: rounds") >= len(NAMES)
+
     try:
         yield
+        ends = time.monotonic() + PATIENCE_S
+        while not is_told() and time.monotonic() < ends:  # what was measured is over, and may be short
+            time.sleep(0.05)
     finally:
         process.terminate()
         process.wait()
-    if told.count(b"event: rounds") < len(NAMES):
+    if not is_told():
         raise SystemExit("The watched runs were not followed")
 
 
