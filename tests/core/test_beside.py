@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
 
 import numpy as np
@@ -39,6 +40,27 @@ def test_everybody_learns_the_same(name: str, shards: int, monkeypatch: pytest.M
     for _ in range(2):  # the second time, in lanes that have been used
         assert_same(train(reference, clients, broadcast, {}), train(cohort, clients, broadcast, {}))
     assert cohort._beside._pools, "nobody had far more to do than others"
+
+
+class Group:
+    """Has one thing to tell."""
+
+    told, has_more = 0, False
+
+    def go_on(self) -> None:
+        self.told += 1
+
+
+def test_workers_tell_their_own_groups_alone() -> None:
+    """As two generators that work off a group's steps at once would be one too many."""
+    beside_others, group = beside.Beside(torch.device("cpu")), Group()
+    beside_others._going_on.groups = [group]
+    another_worker = threading.Thread(target=beside_others.tell_all)
+    another_worker.start()
+    another_worker.join()
+    assert group.told == 0
+    beside_others.tell_all()
+    assert group.told == 1
 
 
 @pytest.mark.parametrize("dense", ["written", "factored"])

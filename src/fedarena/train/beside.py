@@ -7,6 +7,7 @@ it together, and so on in groups that are several times larger; a GPU computes a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
@@ -132,6 +133,13 @@ class _Group:
             torch.cuda.current_stream().wait_stream(self._stream.stream)
 
 
+class _GoingOn(threading.local):
+    """A worker's groups with steps that have not been told; others, who train other shards, have theirs."""
+
+    def __init__(self) -> None:
+        self.groups: list[_Group] = []
+
+
 class Beside:
     """Where such groups train: on a GPU each on a stream of its own, of which those with most steps go first."""
 
@@ -139,7 +147,8 @@ class Beside:
         self._device = device
         self._pools: list[LanePool] = []
         self._streams: list[LaneStream | None] = []
-        self._going_on: list[_Group] = []  # those with steps that the GPU has not been told of
+        self._growing = threading.Lock()
+        self._going_on = _GoingOn()
 
     def train(
         self, long: ClientsAtWork, groups: Sequence[LongTraining], usual: Iterator[JobResults | None]
@@ -148,12 +157,13 @@ class Beside:
 
         A GPU is told in turns what each group has to do next, and what the others have, so that all begin at once.
         """
-        while len(self._pools) < len(groups):
-            urgency = max(0, _MOST_URGENT - len(self._pools))
-            self._pools.append(LanePool())
-            self._streams.append(LaneStream(urgency) if self._device.type == "cuda" else None)
+        with self._growing:
+            while len(self._pools) < len(groups):
+                urgency = max(0, _MOST_URGENT - len(self._pools))
+                self._pools.append(LanePool())
+                self._streams.append(LaneStream(urgency) if self._device.type == "cuda" else None)
         at_work = [_Group(*parts) for parts in zip(groups, self._pools, self._streams, strict=False)]
-        self._going_on = at_work
+        self._going_on.groups = at_work
         try:
             self._tell_next()
             for results in usual:
@@ -162,7 +172,7 @@ class Beside:
                     yield results
             self.tell_all()
         finally:
-            self._going_on = []
+            self._going_on.groups = []
         before = 0
         for group in at_work:
             group.end()
@@ -174,10 +184,10 @@ class Beside:
 
     def tell_all(self) -> None:
         """Has groups told of all that they have to do, since whoever tells them is about to do something else."""
-        while self._going_on:
+        while self._going_on.groups:
             self._tell_next()
 
     def _tell_next(self) -> None:
-        for group in self._going_on:
+        for group in self._going_on.groups:
             group.go_on()
-        self._going_on = [group for group in self._going_on if group.has_more]
+        self._going_on.groups = [group for group in self._going_on.groups if group.has_more]
