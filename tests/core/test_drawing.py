@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedarena.train import LocalTraining, drawing
 from fedarena.train.batches import batch_indices, count_processed, count_steps
-from fedarena.train.drawing import Batches, DeviceBatches, Outline, _ranked, drawn, drawn_on, drawn_on_host
+from fedarena.train.drawing import Batches, BatchPlan, DeviceBatches, _ranked, drawn, drawn_on, drawn_on_host
 
 CPU = torch.device("cpu")
 
@@ -27,9 +27,9 @@ def test_batches_are_those_of_one_client_at_a_time(samples, work, batch_size, ro
     steps = count_steps(sizes, local)
     rounds = round + np.arange(len(clients)) % 2
     width = None if padding is None else batch_size + padding
-    outline = Outline(clients, sizes, steps, local.batch_size, 5, rounds, width)
+    plan = BatchPlan(clients, sizes, steps, local.batch_size, 5, rounds, width)
     expected = [batch_indices(n, local, 5, int(r), int(c)) for n, c, r in zip(samples, clients, rounds, strict=True)]
-    for batches in (drawn_on_host(outline), drawn_on(outline, CPU)):
+    for batches in (drawn_on_host(plan), drawn_on(plan, CPU)):
         assert batches.places == (width or batch_size)
         assert len(batches.sizes) == sum(map(len, expected))
         assert batches.processed(steps).tolist() == [sum(map(len, each)) for each in expected]
@@ -58,8 +58,8 @@ def test_a_device_draws_what_the_host_draws(clients, seed) -> None:
     """Clients of very different sizes, each with batches and steps of its own, in any order of steps."""
     samples, batch_sizes, steps = (np.array(column) for column in zip(*clients, strict=True))
     steps = np.where(samples > 0, steps, 0)
-    outline = Outline(np.arange(len(samples)) * 10**12, samples, steps, batch_sizes, seed, np.arange(len(samples)), 9)
-    host, device = drawn_on_host(outline), drawn_on(outline, CPU)
+    plan = BatchPlan(np.arange(len(samples)) * 10**12, samples, steps, batch_sizes, seed, np.arange(len(samples)), 9)
+    host, device = drawn_on_host(plan), drawn_on(plan, CPU)
     assert (host.sizes == device.sizes).all()
     asked = np.random.default_rng(0).permutation(len(host.sizes))
     found, expected = (one.on_device(CPU, asked, host.sizes[asked], asked * 1000) for one in (device, host))
@@ -70,12 +70,12 @@ def test_a_device_draws_what_the_host_draws(clients, seed) -> None:
 def test_few_and_very_many_samples_are_drawn_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawing, "_FEWEST_ON_GPU", 10)
     monkeypatch.setattr(drawing, "_MOST_ON_GPU", 20)
-    monkeypatch.setattr(drawing, "drawn_on", lambda outline, device: None)
+    monkeypatch.setattr(drawing, "drawn_on", lambda plan, device: None)
     for samples, by_host in ((9, True), (10, False), (20, False), (21, True)):
         one = np.array([samples])
-        outline = Outline(one, one, np.array([1]), 30, 0, one)
-        assert (drawn(outline, torch.device("cuda")) is not None) == by_host
-        assert drawn(outline, CPU) is not None
+        plan = BatchPlan(one, one, np.array([1]), 30, 0, one)
+        assert (drawn(plan, torch.device("cuda")) is not None) == by_host
+        assert drawn(plan, CPU) is not None
 
 
 def test_equal_keys_stay_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_equal_keys_stay_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None
     signed = torch.from_numpy(keys.view(np.int64))
     of_samples = torch.cat([signed[0], signed[1, :3]])
     monkeypatch.setattr(drawing, "continued", lambda key, number: of_samples.clone())
-    order = drawn_on(Outline(samples, samples, np.array([1, 1]), 40, 0, samples), CPU).order
+    order = drawn_on(BatchPlan(samples, samples, np.array([1, 1]), 40, 0, samples), CPU).order
     assert order.tolist() == [*first.tolist(), *second[:3].tolist()]
 
 
@@ -99,8 +99,8 @@ def test_a_gpu_draws_what_the_host_draws() -> None:
     steps = np.where(samples > 0, random.integers(0, 40, size=2000), 0)
     batch_sizes = random.integers(1, 20, size=2000)
     clients = random.integers(2**62, size=2000)
-    outline = Outline(clients, samples, steps, batch_sizes, 2**63 + 1, random.integers(10**6, size=2000))
-    host, gpu = drawn_on_host(outline), drawn(outline, torch.device("cuda"))
+    plan = BatchPlan(clients, samples, steps, batch_sizes, 2**63 + 1, random.integers(10**6, size=2000))
+    host, gpu = drawn_on_host(plan), drawn(plan, torch.device("cuda"))
     assert isinstance(gpu, DeviceBatches)
     asked = np.arange(len(host.sizes))
     expected = host.on_device(CPU, asked, host.sizes, asked % 77)

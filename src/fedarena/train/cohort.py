@@ -27,7 +27,7 @@ from fedarena.train.apart import ApartTraining
 from fedarena.train.beside import Beside, LongTraining, divide_by_length
 from fedarena.train.choosing import STEPS_TRIED, ExampleClients, faster_plan
 from fedarena.train.clients_at_work import ClientsAtWork
-from fedarena.train.drawing import Outline, batch_width, drawn
+from fedarena.train.drawing import BatchPlan, batch_width, drawn
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import OwnTask, begin_evaluation, evaluate_clients
 from fedarena.train.execution import SMALL_OPERATIONS, Workers, available_cores, without_gradients
@@ -320,8 +320,8 @@ class CohortEngine:
         if width is None:
             width = batch_width(int(np.max(local.batch_size)), int(samples.max(initial=1)))
         steps = steps_in_shares(jobs.shares, samples, self.algorithm, local)
-        outline = Outline(jobs.clients, samples, steps, local.batch_size, self.seed, jobs.rounds, width)
-        return PlannedWork(jobs, samples, steps, drawn(outline, self.device), start_losses)
+        batch_plan = BatchPlan(jobs.clients, samples, steps, local.batch_size, self.seed, jobs.rounds, width)
+        return PlannedWork(jobs, samples, steps, drawn(batch_plan, self.device), start_losses)
 
     def _training_of(self, jobs: JobArrays) -> LocalTraining:
         """How these jobs train; where they differ in the size of batches, it is an array."""

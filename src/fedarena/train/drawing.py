@@ -1,6 +1,6 @@
 """The batches of many clients at once: those that `batches.batch_indices` gives for each, on the host or on a GPU.
 
-To draw a large cohort's, a host takes longer than a GPU that trains small models on them; a GPU does that aside.
+A GPU draws those of large cohorts, so that the host, for which small models are waiting, has less to do.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from fedarena.models.keyed_random import continued
 from fedarena.train.batches import IntArray
 from fedarena.train.tensors import sent_to
 
-# How many samples a GPU draws: with fewer, a host is done sooner than it could tell; with more, little memory would be
-# left for training.
+# How many samples a GPU draws: fewer are no work for a host, and more would leave little memory for training.
 _FEWEST_ON_GPU, _MOST_ON_GPU = 1 << 15, 1 << 22
 _LEAST_INT64 = -(1 << 63)
 
@@ -83,8 +82,8 @@ class DeviceBatches(Batches):
 
 
 @dataclass(frozen=True)
-class Outline:
-    """What is known of batches before they are drawn; of each client, but for the seed and the width."""
+class BatchPlan:
+    """Which batches there are, before their samples are drawn: of each client, but for the seed and the width."""
 
     clients: IntArray
     samples: IntArray
@@ -126,8 +125,8 @@ class Outline:
         epoch, number = np.divmod(np.arange(len(owner)) - self.first[owner], self.steps_per_epoch[owner])
         return owner, epoch, number * self.batch_sizes[owner]
 
-    def in_general(self, owner: IntArray, begin: IntArray) -> tuple[int, IntArray, IntArray, IntArray]:
-        """What all `Batches` say, of batches of these clients that begin with these samples of an epoch."""
+    def common_fields(self, owner: IntArray, begin: IntArray) -> tuple[int, IntArray, IntArray, IntArray]:
+        """Those of all `Batches`, for batches of these clients that begin with these samples of an epoch."""
         sizes = np.minimum(np.minimum(self.batch_sizes[owner], self.samples[owner] - begin), self.places)
         return self.places, sizes, np.concatenate([[0], np.cumsum(sizes)]), self.first
 
@@ -140,19 +139,19 @@ def batch_width(batch_size: int, largest: int) -> int:
     return min(batch_size, 1 << max(largest - 1, 0).bit_length())
 
 
-def drawn(outline: Outline, device: torch.device) -> Batches:
+def drawn(plan: BatchPlan, device: torch.device) -> Batches:
     """The batches, drawn where that takes less time. They are the same wherever they are drawn."""
-    if device.type == "cuda" and _FEWEST_ON_GPU <= int(outline.drawn_samples.sum()) <= _MOST_ON_GPU:
-        return drawn_on(outline, device)
-    return drawn_on_host(outline)
+    if device.type == "cuda" and _FEWEST_ON_GPU <= int(plan.drawn_samples.sum()) <= _MOST_ON_GPU:
+        return drawn_on(plan, device)
+    return drawn_on_host(plan)
 
 
-def drawn_on(outline: Outline, device: torch.device) -> DeviceBatches:
+def drawn_on(plan: BatchPlan, device: torch.device) -> DeviceBatches:
     """The samples of all epochs are sorted at once, by their client, their epoch and their keys."""
-    owner, epoch, begin = outline.of_steps()
-    samples, counts = outline.samples, outline.drawn_samples
+    owner, epoch, begin = plan.of_steps()
+    samples, counts = plan.samples, plan.drawn_samples
     begins, total = np.cumsum(counts) - counts, int(counts.sum())
-    keys = np.asarray(streams.bits(outline.seed, "batches", outline.rounds, outline.clients)).view(np.int64)
+    keys = np.asarray(streams.bits(plan.seed, "batches", plan.rounds, plan.clients)).view(np.int64)
     of_clients = sent_to(device, np.stack([counts, keys, samples, begins, np.arange(len(counts))]))
     key, of_client, first, client = of_clients[1:].repeat_interleave(of_clients[0], dim=1, output_size=total)
     place = torch.arange(total, device=device).sub_(first)
@@ -163,22 +162,22 @@ def drawn_on(outline: Outline, device: torch.device) -> DeviceBatches:
     group = client * (int(epoch.max(initial=0)) + 1) + epochs
     order = place.take(by_key.take(group.take(by_key).argsort(stable=True)))
     of_steps = begins[owner] + epoch * samples[owner] + begin
-    return DeviceBatches(*outline.in_general(owner, begin), order, of_steps)
+    return DeviceBatches(*plan.common_fields(owner, begin), order, of_steps)
 
 
-def drawn_on_host(outline: Outline) -> HostBatches:
+def drawn_on_host(plan: BatchPlan) -> HostBatches:
     """One epoch after the other, of clients of about the same size together."""
-    samples, first, places = outline.samples, outline.first, outline.places
-    owner, _, begin = outline.of_steps()
+    samples, first, places = plan.samples, plan.first, plan.places
+    owner, _, begin = plan.of_steps()
     rows = np.zeros((len(owner), places), dtype=np.int64)
-    unfinished, epoch = np.flatnonzero(outline.steps), 0
+    unfinished, epoch = np.flatnonzero(plan.steps), 0
     while len(unfinished):
-        before = epoch * outline.steps_per_epoch
+        before = epoch * plan.steps_per_epoch
         for some in _of_similar_size(unfinished, samples):
-            shuffled = _shuffled(outline.seed, outline.rounds[some], outline.clients[some], epoch, samples[some])
+            shuffled = _shuffled(plan.seed, plan.rounds[some], plan.clients[some], epoch, samples[some])
             place = np.arange(shuffled.shape[1])  # 0, 1, … within each client
-            sizes = outline.batch_sizes[some]
-            most = np.minimum(samples[some], (outline.steps - before)[some] * sizes)
+            sizes = plan.batch_sizes[some]
+            most = np.minimum(samples[some], (plan.steps - before)[some] * sizes)
             step, within = np.divmod(place, sizes[:1] if (sizes == sizes[0]).all() else sizes[:, None])
             where = (first + before)[some, None] * places + (step * places + within)
             if most.min() < len(place):
@@ -186,8 +185,8 @@ def drawn_on_host(outline: Outline) -> HostBatches:
                 where, shuffled = where[counts], shuffled[counts]
             rows.reshape(-1)[where] = shuffled
         epoch += 1
-        unfinished = unfinished[epoch * outline.steps_per_epoch[unfinished] < outline.steps[unfinished]]
-    return HostBatches(*outline.in_general(owner, begin), rows)
+        unfinished = unfinished[epoch * plan.steps_per_epoch[unfinished] < plan.steps[unfinished]]
+    return HostBatches(*plan.common_fields(owner, begin), rows)
 
 
 def _of_similar_size(clients: IntArray, samples: IntArray) -> list[IntArray]:

@@ -21,7 +21,7 @@ class LaneStream:
         self._before: list[torch.cuda.Stream] = []  # it may be entered again within itself
 
     def __enter__(self) -> None:
-        # torch's own context asks every time which GPU is meant, which takes as long as to tell it of a step.
+        # torch's own context asks every time which GPU is meant, which is much for a small step.
         self._before.append(torch.cuda.current_stream(self.stream.device_index))
         torch.cuda.set_stream(self.stream)
 

@@ -29,6 +29,8 @@ def of_algorithm(state: Groups | None) -> Groups | None:
     return {group: tensors for group, tensors in state.items() if not group.startswith(TRANSFORM_GROUP)}
 
 
+# More than that, a GPU takes from usual memory only when it has done all that it was told before.
+_BYTES_TAKEN_AT_ONCE = 1 << 20
 # Torch cannot gather rows of these; larger types hold the same numbers.
 _LARGER: dict[str, type[np.generic]] = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
 
@@ -42,16 +44,12 @@ def column_tensor(values: npt.NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
-_BYTES_TAKEN_AT_ONCE = 1 << 20
-
-
 def sent_to(device: torch.device, array: npt.NDArray[Any]) -> Tensor:
-    """An array as a tensor on a device, without waiting for what that does: it is copied before this returns.
-
-    A GPU takes many bytes from usual memory only when it has done all that it was told before.
-    """
+    """An array as a tensor on a device, without waiting for what a GPU does: it is copied before this returns."""
     on_host = torch.from_numpy(array)
-    if device.type == "cuda" and array.nbytes > _BYTES_TAKEN_AT_ONCE:
+    if device.type != "cuda":
+        return on_host.to(device)
+    if array.nbytes > _BYTES_TAKEN_AT_ONCE:
         on_host = on_host.pin_memory()
     return on_host.to(device, non_blocking=True)
 

@@ -19,7 +19,7 @@ from fedarena.models import Tensors
 from fedarena.simulate.selectors import Candidates, Selector
 from fedarena.train import ClientData, JobArrays, Work
 from fedarena.train.batches import IntArray, count_processed, dropout_keys
-from fedarena.train.drawing import HostBatches, Outline, batch_width, drawn_on_host
+from fedarena.train.drawing import BatchPlan, HostBatches, batch_width, drawn_on_host
 from fedarena.train.engine import Part, steps_in_shares
 from fedarena.train.tensors import column_tensor
 
@@ -114,7 +114,7 @@ class Draws:
         steps = self._most_steps[seed, batch_size][place]
         width = batch_width(batch_size, int(self._samples.counts.max()))
         owners = self._scene.clients[place]
-        batches = drawn_on_host(Outline(owners, counts, steps, batch_size, seed, round, width))
+        batches = drawn_on_host(BatchPlan(owners, counts, steps, batch_size, seed, round, width))
         return DrawnBatches(codes, population, batches, steps)
 
 
