@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ _UNIT_BYTES = 8  # in which bytes are copied where that is possible
 # The compiler computes what is used twice again each time if that takes no more operations than this. A number drawn at
 # random takes about as many, but whether it is above a threshold is to be known once, and not its hash be kept.
 _OPERATIONS_OF_A_MASK = 40
+# Otherwise the compiler measures which blocks of numbers and which padding of matrices are fastest here and now, and
+# these decide how sums are rounded: the same seed would not always give the same bits.
+_NOTHING_MEASURED = {"triton.autotune_pointwise": False, "dynamic_scale_rblock": False, "shape_padding": False}
 _WARM_UPS = 2  # calls before a capture, in which libraries set themselves up
 
 
@@ -125,7 +129,6 @@ def captured_graph(
     torch.cuda.current_stream().wait_stream(on.stream)
     del copies
     graph = torch.cuda.CUDAGraph()
-    replay: Callable[[], None] = graph.replay
 
     def take_all() -> None:
         for number, given in enumerate(given_at):
@@ -142,7 +145,12 @@ def captured_graph(
         torch.cuda.synchronize()
         warnings.warn(f"The training step could not be captured as a CUDA graph ({_first_line(error)})", stacklevel=2)
         return take_all
-    return replay
+    return partial(_replay, graph, (step, changed, read, given_at))
+
+
+def _replay(graph: torch.cuda.CUDAGraph, _in_use: Any) -> None:
+    """Does what was captured; what that reads and writes, such as a step's constants, must not be given up before."""
+    graph.replay()
 
 
 def _room(example: Tensor, times: int) -> tuple[Tensor, list[Tensor]]:
@@ -170,7 +178,14 @@ def step_for_gpu(recorded: GraphModule, tensors: list[Tensor], replaced: int, co
     if not compile:
         return in_place(pure, updates)
     outside = update_within(pure, updates)
-    return in_place(compiled(pure, [t.clone() for t in tensors]), outside)  # to compile it, a step is taken
+    return in_place(compiled(pure, [_copy_as_it_lies(t) for t in tensors]), outside)  # compiling it takes a step
+
+
+def _copy_as_it_lies(tensor: Tensor) -> Tensor:
+    """A copy with the same gaps in memory, without which the compiler would have to begin again for the original."""
+    if 0 in tensor.stride():
+        return tensor.clone()
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def compiled(pure: GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
@@ -179,7 +194,9 @@ def compiled(pure: GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
     pure.recompile()
     mark = _mark(pure, tensors)
     try:
-        options: Any = {"realize_opcount_threshold": _OPERATIONS_OF_A_MASK} if _draws(pure) else None
+        options: dict[str, Any] = dict(_NOTHING_MEASURED)
+        if _draws(pure):
+            options["realize_opcount_threshold"] = _OPERATIONS_OF_A_MASK
         with warnings.catch_warnings(), _helpers(wanted=mark is None or not mark.exists()):
             # The compiler's advice on how to be faster is for its users, not for ours.
             warnings.filterwarnings("ignore", module=r"torch\._inductor")
