@@ -34,8 +34,19 @@ _UNIT_BYTES = 8  # in which bytes are copied where that is possible
 # random takes about as many, but whether it is above a threshold is to be known once, and not its hash be kept.
 _OPERATIONS_OF_A_MASK = 40
 # Otherwise the compiler measures which blocks of numbers and which padding of matrices are fastest here and now, and
-# these decide how sums are rounded: the same seed would not always give the same bits.
-_NOTHING_MEASURED = {"triton.autotune_pointwise": False, "dynamic_scale_rblock": False, "shape_padding": False}
+# these decide how sums are rounded: the same seed would not always give the same bits. The first three are what it does
+# by itself, the others what a script or the environment may have asked it for.
+_NOTHING_MEASURED = {
+    "triton.autotune_pointwise": False,
+    "dynamic_scale_rblock": False,
+    "shape_padding": False,
+    "max_autotune": False,
+    "max_autotune_pointwise": False,
+    "max_autotune_gemm": False,
+    "coordinate_descent_tuning": False,
+    "benchmark_fusion": False,
+    "triton.multi_kernel": 0,
+}
 _WARM_UPS = 2  # calls before a capture, in which libraries set themselves up
 
 
