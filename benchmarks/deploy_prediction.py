@@ -26,7 +26,7 @@ from fedarena.deploy.demo import LocalClients, set_up
 from fedarena.deploy.measured import write_records
 from fedarena.deploy.serving import open_server, serve
 from fedarena.display import write_report
-from fedarena.runs.config import merge
+from fedarena.runs.merging import merge
 from fedarena.runs.observer import Observer
 from fedarena.storage.run_data import load_runs
 from store import environment

@@ -24,7 +24,8 @@ import numpy as np
 from fedarena.core.errors import FedArenaError
 from fedarena.core.space import Space
 from fedarena.hpo.optimizers import OPTIMIZERS
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.run import Run, start_run
 
 SEARCH: dict[str, Any] = {

@@ -115,7 +115,8 @@ def _stay_on(cores: list[int] | None, engine: dict[str, Any]) -> None:
 
 
 def _create(task: dict[str, Any], folder: Path, watch: _Watch) -> Any:
-    from fedarena.runs.config import merge, resolve
+    from fedarena.runs.config import resolve
+    from fedarena.runs.merging import merge
     from fedarena.runs.observer import Observer
     from fedarena.runs.run import Run
 
@@ -256,7 +257,8 @@ def flower(clients: int, seconds: float) -> dict[str, Any]:
 
 def estimated(store: Path, clients: int, epochs: int, algorithm: str, workers: list[int]) -> dict[int, float]:
     from fedarena.runs.cluster.estimate import estimate_round, measure_round
-    from fedarena.runs.config import merge, resolve
+    from fedarena.runs.config import resolve
+    from fedarena.runs.merging import merge
     from fedarena.runs.observer import Observer
 
     chosen = settings(store, {"name": "ray", "workers": 0}, clients, epochs, algorithm)

@@ -15,7 +15,8 @@ from fedarena.data import load_federation as _load_federation
 from fedarena.data.registry import Progress
 from fedarena.fleet import FLEETS, Fleet
 from fedarena.fleet import load_fleet as _load_fleet
-from fedarena.runs.config import merge, read_settings
+from fedarena.runs.config import read_settings
+from fedarena.runs.merging import merge
 
 T = TypeVar("T")
 Settings = Mapping[str, Any] | Path | str

@@ -32,7 +32,8 @@ from fedarena.runs.cluster.messages import (
 )
 from fedarena.runs.cluster.probe import fingerprint_of_bits
 from fedarena.runs.cluster.workplace import Workplace, workplace_of
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.run import Run, resume_run
 from fedarena.train import JobArrays, RayEngine, wide_products
 from fedarena.train.jobs import Job

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError
 from fedarena.runs.cluster.estimate import RoundCost, estimate_round, measure_round
-from fedarena.runs.config import merge, resolve, to_yaml
+from fedarena.runs.config import resolve, to_yaml
+from fedarena.runs.merging import merge
 
 COST = RoundCost(
     steps=np.array([10] * 32),

@@ -19,7 +19,7 @@ from small_clusters import MANY_SHARDS, PHONES, Silent, bits, on_cluster, opened
 
 import fedarena
 from fedarena.core.errors import BadInputError, RunFailedError
-from fedarena.runs.config import merge
+from fedarena.runs.merging import merge
 from fedarena.runs.run import Run, resume_run
 from fedarena.storage.run_data import load_run
 

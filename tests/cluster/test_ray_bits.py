@@ -67,7 +67,7 @@ def test_every_algorithm_and_protocol(algorithm: str, protocol: str, tmp_path: P
     ids=lambda more: next(iter(more)) + " " + str(next(iter(more.values())))[:30],
 )
 def test_every_other_part(more: dict[str, Any], tmp_path: Path) -> None:
-    from fedarena.runs.config import merge
+    from fedarena.runs.merging import merge
 
     _same_for_all(merge(MANY_SHARDS, more), tmp_path, (2,))
 

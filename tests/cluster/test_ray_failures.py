@@ -20,7 +20,8 @@ from small_clusters import MANY_SHARDS, Silent, bits, on_cluster, opened, play
 from fedarena.core.errors import RunFailedError
 from fedarena.runs.cluster import staying
 from fedarena.runs.cluster.working import OwnCodeError
-from fedarena.runs.config import merge, resolve, to_yaml
+from fedarena.runs.config import resolve, to_yaml
+from fedarena.runs.merging import merge
 from fedarena.runs.run import Run, resume_run
 from fedarena.storage.run_data import load_run
 

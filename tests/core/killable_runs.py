@@ -11,7 +11,8 @@ from typing import Any
 from small_runs import SMALL
 
 from fedarena.algorithms import FedAvg
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.run import resume_run, start_run
 from fedarena.simulate.client_states import log as state_log
 from fedarena.storage import checkpoint, recorder

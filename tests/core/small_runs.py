@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import start_run
 from fedarena.storage import checkpoint

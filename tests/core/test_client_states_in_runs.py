@@ -14,7 +14,8 @@ from small_runs import StopAfter, client_states, config, content, interrupt
 
 from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
-from fedarena.runs.config import RunConfig, merge, resolve
+from fedarena.runs.config import RunConfig, resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
 from fedarena.simulate import RoundOutcome

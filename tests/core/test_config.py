@@ -15,7 +15,8 @@ from fedarena.core.options import resolve_part
 from fedarena.data.registry import PARTITIONERS
 from fedarena.models import MODELS
 from fedarena.runs.building import prepare
-from fedarena.runs.config import RunConfig, merge, parse_overrides, read_settings, resolve, resolve_settings
+from fedarena.runs.config import RunConfig, parse_overrides, read_settings, resolve, resolve_settings
+from fedarena.runs.merging import merge
 from fedarena.runs.observer import Observer
 from fedarena.simulate import ClockOptions
 from fedarena.train import LocalTraining

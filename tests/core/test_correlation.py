@@ -32,7 +32,8 @@ from fedarena.fleet import load_fleet
 from fedarena.fleet.heterogeneity import PAPER_OPTIONS, measure_heterogeneity
 from fedarena.metrics.info import ACCURACY, MetricInfo
 from fedarena.runs.building import prepare
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import start_run
 from fedarena.storage.run_data import RunData, load_run, load_runs

@@ -18,8 +18,9 @@ from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, TaskSpec
 from fedarena.display.report.methods import methods_of
 from fedarena.display.report.tables.saved import saved_table
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
 from fedarena.runs.identity import settings_fingerprint
+from fedarena.runs.merging import merge
 from fedarena.runs.run import Run, resume_run
 from fedarena.simulate.edges import ByChance, EdgeFacts
 from fedarena.storage.run_data import load_run

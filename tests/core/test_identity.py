@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
 from fedarena.runs.identity import settings_fingerprint
+from fedarena.runs.merging import merge
 
 PRIVATE = {"privacy": {"name": "gaussian", "noise_multiplier": 1.0, "noise_cohort": 20}, "selector": "poisson"}
 

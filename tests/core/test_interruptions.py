@@ -25,7 +25,7 @@ from fedarena.core import files
 from fedarena.core.errors import BadInputError, DamagedFileError, DivergedError, RunFailedError
 from fedarena.core.interrupts import deferring_interrupts
 from fedarena.core.sealed_json import seal_json
-from fedarena.runs.config import merge
+from fedarena.runs.merging import merge
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
 from fedarena.storage import checkpoint, tables

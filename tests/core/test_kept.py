@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 import fedarena
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError, DamagedFileError, RunFailedError
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.run import Run, resume_run, start_run
 from fedarena.storage.run_files import RunFiles
 

@@ -14,7 +14,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry, make_part
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import build_model
-from fedarena.runs.config import NAMED_PARTS, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.parts import NAMED_PARTS
 from fedarena.runs.run import start_run
 
 PARTS: Registry[object] = Registry("gadget")

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 import fedarena
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.own_source import own_source
 from fedarena.runs.weights import read_weights
 

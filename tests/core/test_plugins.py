@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fedarena
-from fedarena.runs.config import merge
+from fedarena.runs.merging import merge
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "plugins"

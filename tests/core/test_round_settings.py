@@ -11,7 +11,8 @@ from small_runs import StopAfter, content
 
 import fedarena
 from fedarena.core.errors import BadInputError
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.run import Run, resume_run
 from fedarena.simulate.phones import Speeds
 from fedarena.simulate.policies import BySpeed, RoundSettings

@@ -18,8 +18,9 @@ import fedarena
 from fedarena.client.secure_messages import Traffic
 from fedarena.core.errors import BadInputError
 from fedarena.metrics import OUTCOMES
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
 from fedarena.runs.identity import settings_fingerprint
+from fedarena.runs.merging import merge
 from fedarena.runs.run import Run, resume_run
 from fedarena.simulate.protocols import Readiness
 from fedarena.simulate.secure_aggregation import Bonawitz, SecureRounds

@@ -15,7 +15,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.privacy.accounting import Sampled
 from fedarena.privacy.distributed import _enlargement
 from fedarena.runs.building import prepare
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.observer import Observer
 from fedarena.train import Job, JobArrays, JobResults, Shard, Work, map_groups
 from fedarena.train.examples import example_update

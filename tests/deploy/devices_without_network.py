@@ -17,7 +17,8 @@ from fedarena.core.secret_noise import SecretSource
 from fedarena.deploy.serving import update_form
 from fedarena.deploy.settings import constants, device_settings
 from fedarena.runs.building import Experiment, prepare
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.observer import Observer
 from fedarena.simulate import simulate
 from fedarena.train import flatten_groups

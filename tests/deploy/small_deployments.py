@@ -26,7 +26,8 @@ from fedarena.core.version import VERSION
 from fedarena.deploy.folder import Address, DeployFolder
 from fedarena.deploy.serving import DeployedServer, open_server
 from fedarena.runs.building import Experiment, prepare
-from fedarena.runs.config import RunConfig, merge, resolve
+from fedarena.runs.config import RunConfig, resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.observer import Observer
 from fedarena.simulate import simulate
 from fedarena.train import Groups, Shard, flatten_groups, take_row, unflatten_groups

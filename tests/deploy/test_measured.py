@@ -14,7 +14,7 @@ import fedarena
 from fedarena.core.errors import BadInputError
 from fedarena.deploy.measured import write_records
 from fedarena.fleet import Availability, Devices, Fleet
-from fedarena.runs.config import merge
+from fedarena.runs.merging import merge
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,8 @@ from fedarena.hpo.problems.objective import Objective
 from fedarena.hpo.problems.raw import RawProblem
 from fedarena.hpo.scores import best_so_far, info_of
 from fedarena.runs import run as run_module
-from fedarena.runs.config import merge, read_settings, resolve
+from fedarena.runs.config import read_settings, resolve
+from fedarena.runs.merging import merge
 
 OPENML = Path(__file__).parents[3] / "shared" / "data" / "tabular" / "openml"
 

@@ -11,7 +11,8 @@ import pytest
 
 import fedarena
 from fedarena.core.errors import BadInputError, DivergedError
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.run import Run, start_run
 
 BASE = {

@@ -13,7 +13,8 @@ from fedarena.display.report.page import write_report
 from fedarena.display.report.policy.figures import entropy_figure, probabilities_figure, setting_figure
 from fedarena.display.report.policy.told import has_policy, tables_of
 from fedarena.display.terminal import policy_lines
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.run import start_run
 from fedarena.storage.run_data import RunData
 

@@ -14,7 +14,8 @@ import fedarena
 from fedarena.display.drawing.style import SERIES_DARK, SERIES_LIGHT
 from fedarena.display.running import run_with_report
 from fedarena.display.watch.server import WatchServer, serve_in_background
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.merging import merge
 
 pytestmark = pytest.mark.browser
 sync_api = pytest.importorskip("playwright.sync_api")

@@ -19,7 +19,8 @@ import warm_processes
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.display.running import run_with_report
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
 from fedarena.runs.suite import read_suite

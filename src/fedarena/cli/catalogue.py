@@ -75,8 +75,8 @@ def list_(
         from fedarena.data import PARTITIONERS
         from fedarena.display.terminal import names_table, parts_table
         from fedarena.metrics import METRICS
-        from fedarena.runs.config import NAMED_PARTS
         from fedarena.runs.model_sizes import model_sizes
+        from fedarena.runs.parts import NAMED_PARTS
         from fedarena.runs.suite import builtin_suites
         from fedarena.track import TRACKERS
 

@@ -38,7 +38,8 @@ def federation_options(name: str, settings: Sequence[str] | None) -> tuple[str, 
     """The name of the source and all its options."""
     from fedarena.core.options import resolve_part
     from fedarena.data import FEDERATIONS
-    from fedarena.runs.config import merge, parse_overrides
+    from fedarena.runs.config import parse_overrides
+    from fedarena.runs.merging import merge
 
     # As in a run's settings, where an option may be called like another part of a run.
     given = parse_overrides([setting.removeprefix("federation.") for setting in settings or []])

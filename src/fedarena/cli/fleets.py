@@ -28,7 +28,8 @@ Clients = Annotated[
 def open_fleet(name: str, settings: Sequence[str] | None, phones: int) -> Fleet:
     """The fleet for so many clients; what its source has to say is shown."""
     from fedarena.fleet import FLEETS, load_fleet_with_notes
-    from fedarena.runs.config import merge, parse_overrides
+    from fedarena.runs.config import parse_overrides
+    from fedarena.runs.merging import merge
 
     is_folder = Path(name).is_dir() and name not in FLEETS.names()
     part = {"name": "file", "path": name} if is_folder else {"name": name}

@@ -39,7 +39,8 @@ def import_data(
     """Makes a store with a function of the Python interface, whose keywords are the options; says what to do next."""
     from fedarena.core.options import resolve_options
     from fedarena.data.own.stores import name_of
-    from fedarena.runs.config import merge, parse_overrides
+    from fedarena.runs.config import parse_overrides
+    from fedarena.runs.merging import merge
 
     if not source.exists():
         raise BadInputError(f"There is no file or folder {source}")

@@ -71,7 +71,8 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped, or give it more rounds; the result is the same as in one go."""
     with without_collecting():
-        from fedarena.runs.config import merge, parse_overrides
+        from fedarena.runs.config import parse_overrides
+        from fedarena.runs.merging import merge
 
     overrides = parse_overrides(settings or [])
     for key in overrides:

@@ -26,7 +26,8 @@ from fedarena.data import Federation
 from fedarena.deploy.authority import write_secret
 from fedarena.deploy.folder import Address, DeployFolder
 from fedarena.runs.building import prepare
-from fedarena.runs.config import RunConfig, merge, resolve
+from fedarena.runs.config import RunConfig, resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import open_federation
 from fedarena.simulate import ClientStates, simulate

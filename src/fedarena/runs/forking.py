@@ -8,7 +8,8 @@ from typing import Any
 
 from fedarena.core.errors import BadInputError
 from fedarena.runs.building import Experiment
-from fedarena.runs.config import RunConfig, merge, resolve
+from fedarena.runs.config import RunConfig, resolve
+from fedarena.runs.merging import merge
 from fedarena.simulate.selectors import Cyclic
 
 # Settings in which a fork may differ from its run: all that is not about what has been trained, and by whom.

@@ -11,7 +11,8 @@ from fedarena.core.errors import DamagedFileError
 from fedarena.core.options import parts_in
 from fedarena.core.own_source import OwnSource, source_of
 from fedarena.metrics import METRICS
-from fedarena.runs.config import LISTED_PARTS, NAMED_PARTS, NOT_DECISIVE, RunConfig
+from fedarena.runs.config import NOT_DECISIVE, RunConfig
+from fedarena.runs.parts import LISTED_PARTS, NAMED_PARTS
 from fedarena.storage.run_files import ENVIRONMENT_FILE, RunFiles
 
 OWN_SOURCE = "own_source"  # in environment.json

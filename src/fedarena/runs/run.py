@@ -14,9 +14,6 @@ from torch import nn
 
 from fedarena.core.errors import BadInputError, DivergedError, RunFailedError
 from fedarena.core.interrupts import deferring_interrupts
-from fedarena.fleet.statistics import describe_fleet
-from fedarena.metrics import PERSONAL
-from fedarena.metrics.classes import class_columns
 from fedarena.metrics.info import MetricInfo
 from fedarena.models import constant_tensors
 from fedarena.models.copying import copy_of
@@ -26,24 +23,22 @@ from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
 from fedarena.runs.cluster import Elsewhere, RayCrew, hire_crew, workplace_of
 from fedarena.runs.config import RunConfig, read_settings, resolve
-from fedarena.runs.deciding import describe_policy, policy_columns, summarize_policy
+from fedarena.runs.deciding import describe_policy, summarize_policy
 from fedarena.runs.forking import forked_config
 from fedarena.runs.identity import check_same_experiment, check_same_form, describe_run, free_name
 from fedarena.runs.more_rounds import give_more_rounds, is_other_length, with_more_rounds
 from fedarena.runs.observer import Observer
 from fedarena.runs.plain_torch import plain_torch
 from fedarena.runs.predictions import predictions_of
+from fedarena.runs.recorded import described_fleet, evaluated_attributes, evaluated_ids, more_columns, reopen_recorder
 from fedarena.runs.secure import describe_secure, secure_warning
 from fedarena.runs.summary import summarize
 from fedarena.simulate import RoundOutcome, Simulation, Snapshot, evaluate_now, simulate
-from fedarena.simulate.edges import EDGE_COLUMNS
-from fedarena.simulate.secure_aggregation import SECURE_COLUMNS
 from fedarena.storage.recorder import Recorder, check_new
 from fedarena.storage.run_data import RunData, is_finished, load_run
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 from fedarena.track import Tracking, check_trackers
 from fedarena.train import CohortEngine
-from fedarena.train.engine import IntArray
 
 
 class Run:
@@ -101,10 +96,10 @@ class Run:
                         describe_run(experiment),
                         experiment.simulation.metrics,
                         experiment.config.client_states_ram_bytes,
-                        _describe_fleet(experiment),
-                        _attributes(experiment),
+                        described_fleet(experiment),
+                        evaluated_attributes(experiment),
                         constant_tensors(experiment.simulation.task.module),
-                        _more_columns(experiment.simulation),
+                        more_columns(experiment.simulation),
                     )
                     given.save(folder)
                     run = cls(experiment, recorder, None, observer, callbacks, crew)
@@ -147,7 +142,7 @@ class Run:
         with _crew_of(experiment, observer, elsewhere) as crew:
             if experiment is not before:  # only now, as nothing is left that could be refused
                 give_more_rounds(before.config, experiment.config, folder)
-            return cls(experiment, *_reopen_folder(experiment, folder), observer, callbacks, crew)
+            return cls(experiment, *reopen_recorder(experiment, folder), observer, callbacks, crew)
 
     @property
     def config(self) -> RunConfig:
@@ -303,13 +298,13 @@ class Run:
                 folder,
                 experiment.config.to_yaml(),
                 environment,
-                _describe_fleet(experiment),
-                _attributes(experiment),
+                described_fleet(experiment),
+                evaluated_attributes(experiment),
                 constant_tensors(experiment.simulation.task.module),
             )
             if has_own_fleet:
                 handed_in.save(folder)
-            return Run(experiment, *_reopen_folder(experiment, folder), self._observer, (), crew)
+            return Run(experiment, *reopen_recorder(experiment, folder), self._observer, (), crew)
 
     def __enter__(self) -> Run:
         return self
@@ -333,7 +328,7 @@ class Run:
         if isinstance(engine := self._simulation.engine, CohortEngine):
             engine.do_meanwhile(self._use_waiting_time)
         evaluated = self._simulation.evaluation_clients
-        self._ids = np.array(_ids_of(self.experiment, evaluated))
+        self._ids = np.array(evaluated_ids(self.experiment, evaluated))
         if self._snapshot is not None:  # a run that was killed after it was told to stop stays where it is
             row = self.rounds.slice(len(self.rounds) - 1).to_pylist()[0]
             for callback in self.experiment.callbacks:
@@ -407,7 +402,7 @@ class Run:
             self._recorder.log(f"trained by {self._crew.describe()}")
         self._recorder.log(status if message is None else f"{status}: {message}")
         invitable = len(self._simulation.training_clients)
-        tables, attributes = self._recorder.read_tables(), _attributes(experiment)
+        tables, attributes = self._recorder.read_tables(), evaluated_attributes(experiment)
         task, baseline = self._simulation.task, experiment.baseline
         said, attack = experiment.warnings, describe_attack(self._simulation)
         secure = describe_secure(self.config, tables["rounds"])
@@ -504,47 +499,3 @@ def _crew_of(experiment: Experiment, observer: Observer, elsewhere: Elsewhere = 
         if crew is not None:
             crew.close()
         raise
-
-
-def _reopen_folder(experiment: Experiment, folder: Path) -> tuple[Recorder, Snapshot | None]:
-    simulation = experiment.simulation
-    fresh = simulation.algorithm.server_init(simulation.engine.initial_params())
-    ram_bytes, more_columns = experiment.config.client_states_ram_bytes, _more_columns(simulation)
-    return Recorder.reopen(folder, simulation.metrics, ram_bytes, fresh, more_columns)
-
-
-def _more_columns(simulation: Simulation) -> dict[str, list[str]]:
-    """Columns of tables that few runs have: of a policy's decisions, of edges, and of what metrics tell of classes."""
-    columns = class_columns(simulation.task.metrics)
-    if simulation.scores_personal_models:
-        columns = [prefix + name for prefix in ("", PERSONAL) for name in columns]
-    found = policy_columns(simulation) or {}
-    if simulation.edge_links is not None:
-        found = {**found, "rounds": [*found.get("rounds", []), *EDGE_COLUMNS]}
-    if simulation.secure_rounds is not None:
-        found = {**found, "rounds": [*found.get("rounds", []), *SECURE_COLUMNS]}
-    return {**found, "classes": columns}
-
-
-def _ids_of(experiment: Experiment, clients: IntArray) -> list[str]:
-    """What clients are called that are evaluated: those of the federation, unless it has no samples."""
-    if experiment.federation.num_samples == 0:
-        return experiment.simulation.client_ids(clients.tolist())
-    return experiment.federation.client_ids(clients)
-
-
-def _attributes(experiment: Experiment) -> pa.Table | None:
-    """What is known about the clients that are evaluated."""
-    clients = experiment.simulation.evaluation_clients
-    if experiment.federation.num_samples == 0:  # real devices have all there is
-        return None
-    known = experiment.federation.attributes(clients)
-    return pa.table({"client": experiment.federation.client_ids(clients), **known}) if known else None
-
-
-def _describe_fleet(experiment: Experiment) -> dict[str, Any] | None:
-    """What the report shows of the clients' devices."""
-    simulation = experiment.simulation
-    if simulation.fleet is None:
-        return None
-    return describe_fleet(simulation.fleet, simulation.training_clients, simulation.seed)

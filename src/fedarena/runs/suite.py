@@ -30,16 +30,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.models.tasks import AUTOMATIC_TASK
-from fedarena.runs.config import (
-    AUTOMATIC_MODEL,
-    NOT_DECISIVE,
-    RunConfig,
-    check_name,
-    leaves_of,
-    merge,
-    read_settings,
-    resolve,
-)
+from fedarena.runs.config import AUTOMATIC_MODEL, NOT_DECISIVE, RunConfig, check_name, read_settings, resolve
+from fedarena.runs.merging import leaves_of, merge
 from fedarena.storage.run_data import flatten_settings
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 

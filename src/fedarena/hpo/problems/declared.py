@@ -21,7 +21,8 @@ from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.core.yaml_files import parse_yaml
 from fedarena.hpo.space import Space
-from fedarena.runs.config import merge, read_run_file
+from fedarena.runs.config import read_run_file
+from fedarena.runs.merging import merge
 
 # FedOpt is FedAvg with a learning rate and momentum at the server, here called fedavgm; FedProx is that of H.3.1.
 ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

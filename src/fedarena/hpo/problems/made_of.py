@@ -10,8 +10,9 @@ from fedarena.core.errors import BadInputError
 from fedarena.hpo.problems.declared import settings_digest
 from fedarena.hpo.space import Space
 from fedarena.runs.building import prepare
-from fedarena.runs.config import RunConfig, merge, resolve
+from fedarena.runs.config import RunConfig, resolve
 from fedarena.runs.identity import data_fingerprints
+from fedarena.runs.merging import merge
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
 

@@ -19,7 +19,8 @@ from fedarena.hpo.problems.made_of import MadeOf, Silent
 from fedarena.hpo.problems.objective import Objective
 from fedarena.hpo.scores import best_so_far
 from fedarena.runs.building import build_task, prepare
-from fedarena.runs.config import NOT_DECISIVE, RunConfig, merge, resolve
+from fedarena.runs.config import NOT_DECISIVE, RunConfig, resolve
+from fedarena.runs.merging import merge
 from fedarena.runs.opening import open_federation
 from fedarena.train import Algorithm
 

@@ -16,11 +16,13 @@ from fedarena.hpo.tune.objectives import Constraint, Objective, parse_constraint
 from fedarena.hpo.tune.options import EXAMPLE, TuneOptions, parse_options
 from fedarena.hpo.tune.plan import TuningPlan, only_applying
 from fedarena.runs.building import Experiment, prepare
-from fedarena.runs.config import NAMED_PARTS, SECTIONS, check_name, leaves_of, merge, resolve
+from fedarena.runs.config import SECTIONS, check_name, resolve
 from fedarena.runs.identity import data_fingerprints
+from fedarena.runs.merging import leaves_of, merge
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import open_federation
 from fedarena.runs.own_source import own_source
+from fedarena.runs.parts import NAMED_PARTS
 
 # Settings that are no hyperparameters, and why.
 _NOT_SEARCHED = {

@@ -12,7 +12,9 @@ from fedarena.core.options import option_names
 from fedarena.hpo.space import Configuration, Hyperparameter, Space
 from fedarena.hpo.tune.objectives import Constraint, Objective
 from fedarena.hpo.tune.options import TuneOptions
-from fedarena.runs.config import NAMED_PARTS, RunConfig, merge, resolve
+from fedarena.runs.config import RunConfig, resolve
+from fedarena.runs.merging import merge
+from fedarena.runs.parts import NAMED_PARTS
 
 _PLAIN = (type(None), bool, int, float, str)
 
