@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.backends import cudnn, mkldnn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import flop_registry
 
 from fedarena.models import Task, trainable_parameters
@@ -62,13 +63,17 @@ class _Counter(DispatchMode):
 
 @contextmanager
 def _without_libraries() -> Iterator[None]:
-    """Within this context, recurrent layers are products that are counted; libraries do not say what they compute."""
+    """Within this context, recurrent layers and attention are products that are counted, alike on all devices.
+
+    Libraries do not say what they compute, or count what they compute again.
+    """
     before = mkldnn.enabled, cudnn.enabled
     switches: tuple[Any, Any] = mkldnn, cudnn
     for library in switches:
         library.enabled = False
     try:
-        yield
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
     finally:
         for library, enabled in zip(switches, before, strict=True):
             library.enabled = enabled
