@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,19 @@ def test_only_what_is_trained_travels_and_changes(adaptation: Any, tmp_path: Pat
         assert all("adapter" in key for key in changed - HEAD)
     if name == "lora":
         assert not any("lora" in key for key in after)
+
+
+@pytest.mark.parametrize("adaptation", ["all", "head_only", LORA], ids=str)
+def test_what_is_trained_has_its_share_of_the_size_that_a_model_is_taken_to_have(
+    adaptation: Any, tmp_path: Path, pretrained: Path
+) -> None:
+    settings = {"adaptation": adaptation, "weights": str(pretrained), "clock.model_bytes": 10**6}
+    run = start_run(config(**ON_DIGITS | settings), tmp_path)
+    _, _, said = (run.path / "log.txt").read_text().partition(" trains ")
+    trained, all_ = (int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", said)[:2]) if said else (1, 1)
+    sent = 4 * round(10**6 * trained / all_)
+    assert run.rounds["bytes_down"].to_pylist()[1:] == run.rounds["bytes_up"].to_pylist()[1:] == [sent] * 3
+    assert (sent == 4 * 10**6) == (adaptation == "all")
 
 
 def test_a_model_that_knows_nothing_is_said(tmp_path: Path) -> None:
