@@ -445,3 +445,11 @@ def test_the_operations_of_attention_are_counted_whatever_computes_it() -> None:
     # The gradients of two products of what depends on parameters are twice as much; x itself has none.
     expected = 2 * (3 * (projections + products + last) - 3 * 20 * 60)
     assert count_training_flops(make_task(Attending(), FEATURES)) == expected
+
+
+def test_operations_of_the_whole_model_are_those_of_one_of_which_nothing_is_frozen() -> None:
+    task = make_task(nn.Sequential(nn.Linear(60, 20), nn.Linear(20, 5)), FEATURES)
+    trained = count_training_flops(task)
+    task.module[0].requires_grad_(False)
+    assert count_training_flops(task, whole=True) == trained == 2 * (2 * (60 * 20 + 20 * 5) + 20 * 5)
+    assert count_training_flops(task) == 2 * (60 * 20 + 2 * 20 * 5)
