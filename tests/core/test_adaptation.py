@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -207,6 +209,43 @@ def test_only_what_is_trained_travels_and_changes(adaptation: Any, tmp_path: Pat
         assert all("adapter" in key for key in changed - HEAD)
     if name == "lora":
         assert not any("lora" in key for key in after)
+
+
+@pytest.mark.filterwarnings("ignore:adaptation", "ignore:biasprompt")
+def test_phones_take_no_time_for_what_is_frozen() -> None:
+    """Also those that tell seconds per sample: biases take as long by an adaptation as by the method that trains them.
+
+    Multiplications of a sample, of 64 x 12, 12 x 7 and 7 x 10 weights: forward, and for the gradients of weights and
+    of what layers get.
+    """
+
+    def seconds(**settings: Any) -> float:
+        simulation = prepare(config(**ON_DIGITS | {"fleet": "uniform"} | settings), Observer()).simulation
+        clients = simulation.training_clients
+        jobs = simulation.world(None).phones.plan(clients, clients, np.zeros(len(clients)), 0)
+        return float(jobs.compute_seconds.sum())
+
+    whole = seconds()
+    forward = 64 * 12 + 12 * 7 + 7 * 10
+    gradients = forward + 12 * 7 + 7 * 10
+    thin = 2 * (64 + 12) + 2 * (12 + 7)  # LoRA's matrices
+    of_lora = 2 * 7 * 10 + 12 * 7 + 2 * (7 + 7 + 12 + 12) + 2 * (12 + 12 + 64)
+    assert seconds(adaptation="head_only") == pytest.approx(whole * (forward + 7 * 10) / (forward + gradients))
+    assert seconds(adaptation=LORA) == pytest.approx(whole * (forward + thin + of_lora) / (forward + gradients))
+    assert seconds(adaptation="norms_and_biases") == seconds(algorithm="biasprompt") < whole
+
+
+@pytest.mark.parametrize("adaptation", ["all", "head_only", LORA], ids=str)
+def test_what_is_trained_has_its_share_of_the_size_that_a_model_is_taken_to_have(
+    adaptation: Any, tmp_path: Path, pretrained: Path
+) -> None:
+    settings = {"adaptation": adaptation, "weights": str(pretrained), "clock.model_bytes": 10**6}
+    run = start_run(config(**ON_DIGITS | settings), tmp_path)
+    _, _, said = (run.path / "log.txt").read_text().partition(" trains ")
+    trained, all_ = (int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", said)[:2]) if said else (1, 1)
+    sent = 4 * round(10**6 * trained / all_)
+    assert run.rounds["bytes_down"].to_pylist()[1:] == run.rounds["bytes_up"].to_pylist()[1:] == [sent] * 3
+    assert (sent == 4 * 10**6) == (adaptation == "all")
 
 
 def test_a_model_that_knows_nothing_is_said(tmp_path: Path) -> None:

@@ -119,6 +119,17 @@ def test_clients_upload_what_a_run_has_them_upload() -> None:
     np.testing.assert_allclose(found.cost_seconds, seconds)
 
 
+def test_a_model_of_twice_the_precision_is_twice_as_large(tmp_path: Path) -> None:
+    speeds = {"download_bits_per_second": [1e3, 1e4], "upload_bits_per_second": 1e9, "seconds_per_sample": 0.0}
+    changes = {"rounds": 2, "fleet": {"name": "uniform", **speeds}, "clock.model_bytes": None}
+    for dtype in ("float32", "float64"):
+        settings = {**changes, **PROTOCOLS["deadline"], "engine": {"name": "reference", "dtype": dtype}}
+        start_run(resolve(merge(BASE, {**settings, "name": dtype})), tmp_path / "runs")
+    (group,) = study_correlations(load_runs([tmp_path / "runs"])).groups
+    single, double = (point.metrics["DevMC-R"] for point in group.points)
+    assert double < single
+
+
 def test_metrics_are_those_of_the_fleet_as_the_clients_see_it(study: Study) -> None:
     fleet = load_fleet({**BASE["fleet"], "download_bits_per_second": RANGES[1]}, 20)
     clients = np.arange(20)

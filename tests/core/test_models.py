@@ -425,3 +425,31 @@ def test_depth_and_width_are_another_way_to_say_hidden() -> None:
     deep = build_model("mlp", FEATURES, {"depth": 3, "width": 7}, seed=0)
     same = build_model("mlp", FEATURES, {"hidden": (7, 7, 7)}, seed=0)
     assert all(torch.equal(t, same.state_dict()[key]) for key, t in deep.state_dict().items())
+
+
+class Attending(nn.Module):
+    """A model of somebody's own with torch's attention, of which nothing is dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.last = nn.MultiheadAttention(20, 2, batch_first=True), nn.Linear(20, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.view(len(x), 3, 20)
+        return self.last(self.attention(rows, rows, rows, need_weights=False)[0].mean(1))
+
+
+def test_the_operations_of_attention_are_counted_whatever_computes_it() -> None:
+    """On a CPU torch attends by a function that does not say how many they are."""
+    projections, products, last = 3 * (20 * 60 + 20 * 20), 2 * 3 * 3 * 20, 20 * 5
+    # The gradients of two products of what depends on parameters are twice as much; x itself has none.
+    expected = 2 * (3 * (projections + products + last) - 3 * 20 * 60)
+    assert count_training_flops(make_task(Attending(), FEATURES)) == expected
+
+
+def test_operations_of_the_whole_model_are_those_of_one_of_which_nothing_is_frozen() -> None:
+    task = make_task(nn.Sequential(nn.Linear(60, 20), nn.Linear(20, 5)), FEATURES)
+    trained = count_training_flops(task)
+    task.module[0].requires_grad_(False)
+    assert count_training_flops(task, whole=True) == trained == 2 * (2 * (60 * 20 + 20 * 5) + 20 * 5)
+    assert count_training_flops(task) == 2 * (60 * 20 + 2 * 20 * 5)

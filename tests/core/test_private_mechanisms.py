@@ -86,6 +86,26 @@ def test_resumed_runs_are_the_same(tmp_path, privacy) -> None:
     assert content(tmp_path / "half" / "small") == content(tmp_path / "whole" / "small")
 
 
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        {"name": "local_laplace", "job_epsilon": 1.0, "epsilon": 2.0},
+        {"name": "dp_sgd", "noise_multiplier": 2.0, "epsilon": 3.0},
+        {"name": "dp_sgd", "epsilon": 3.0},
+    ],
+    ids=lambda privacy: "-".join(map(str, privacy.values())),
+)
+def test_who_is_invited_beyond_the_cohort_spends_as_well(tmp_path, privacy) -> None:
+    """With 10 of 20 clients for a cohort of 8, everybody's turn comes in every second round, and not in every third."""
+    invited = {"selector": "shuffled", "cohort": 8, "protocol": "synchronous", "fleet": "uniform", "rounds": 8}
+    run = start_run(config(**QUICK | invited, privacy=privacy), tmp_path)
+    assert max(run.rounds["epsilon"].to_pylist()) == run.summary["privacy"]["epsilon"] <= privacy["epsilon"]
+    assert most_invited(run, 2) == 1
+    assert most_invited(run, 3) == 2
+    if privacy["name"] == "dp_sgd" and "noise_multiplier" not in privacy:  # which was found for all rounds
+        assert run.summary["rounds_done"] == 8
+
+
 def test_a_resumed_run_knows_what_its_clients_have_spent(tmp_path) -> None:
     """Before it has begun, too: with nothing counted yet, its budget would seem to be spent."""
     budget = {"name": "local_laplace", "job_epsilon": 1.0, "epsilon": 5.0}

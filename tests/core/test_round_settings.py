@@ -10,6 +10,7 @@ import pytest
 from small_runs import StopAfter, content
 
 import fedarena
+from fedarena.algorithms import LocalHead
 from fedarena.core.errors import BadInputError
 from fedarena.runs.config import resolve
 from fedarena.runs.merging import merge
@@ -50,10 +51,10 @@ def speeds(clients: Any, numbers: Any) -> Speeds:
     return Speeds(np.full(len(clients), 1.0), each, np.full(len(clients), 3.0))
 
 
-def by_speed(samples: int = 1000, **options: Any) -> BySpeed:
-    policy = BySpeed(**options)
+def by_speed(samples: int = 1000, algorithm: Algorithm | None = None, **options: Any) -> BySpeed:
+    policy, algorithm = BySpeed(**options), algorithm or Algorithm()
     local = LocalTraining(batch_size=5)
-    policy.prepare(PolicyFacts(0, np.arange(4), Algorithm(), local, {}, lambda clients: np.full(len(clients), samples)))
+    policy.prepare(PolicyFacts(0, np.arange(4), algorithm, local, {}, lambda clients: np.full(len(clients), samples)))
     policy.speeds = speeds
     return policy
 
@@ -69,6 +70,15 @@ def test_everybody_is_done_at_about_the_same_time() -> None:
     # Of six samples, every second step is on a single one.
     small = by_speed(6, usual=10, most=1000, seconds=44.0).decide({}, clients, clients, [{}] * 4)[:, 0]
     assert small.tolist() == [132, 66, 32, 16]  # there is time for 400, 200, 100 and 50 samples
+
+
+def test_steps_that_a_method_takes_besides_have_their_time() -> None:
+    """Of so many steps as there is time for, six train the head."""
+    clients, method = np.arange(4), LocalHead(head_steps=6)
+    steps = by_speed(algorithm=method, usual=10, most=40, seconds=44.0).decide({}, clients, clients, [{}] * 4)[:, 0]
+    assert steps.tolist() == [40, 40 - 6, 20 - 6, 10 - 6]
+    by_half = by_speed(algorithm=method, usual=10, most=40, share=0.5).decide({}, clients, clients, [{}] * 4)[:, 0]
+    assert by_half.tolist() == [40, 32 - 6, 16 - 6, 8 - 6]
 
 
 @pytest.mark.filterwarnings("ignore:On average")

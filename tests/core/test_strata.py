@@ -111,6 +111,24 @@ def test_a_loss_in_which_classes_weigh_differently_is_that_of_all_samples_of_a_g
         assert row["loss"] == pytest.approx(sums / weights)
 
 
+def test_who_has_only_samples_that_weigh_nothing_has_no_loss_and_is_no_divergence(tmp_path) -> None:
+    found = api.run(
+        federation={"name": "digits", "partition": "natural", "split": "within_client"},  # a class for every client
+        task={"name": "classification", "class_weights": [0.0] + 9 * [1.0]},
+        model="linear",
+        rounds=1,
+        cohort=4,
+        runs_folder=tmp_path,
+        progress=False,
+    )
+    first, *others = (row for row in found.clients.to_pylist() if row["round"] == 1)
+    assert first["loss"] is None
+    assert first["accuracy"] is not None
+    mean = sum(row["loss"] * row["samples"] for row in others) / sum(row["samples"] for row in others)
+    assert found.summary["final"]["loss"] == pytest.approx(mean)
+    assert found.summary["final"]["loss_by_client"] == pytest.approx(np.mean([row["loss"] for row in others]))
+
+
 def test_the_report_shows_groups_of_clients(result: api.Result) -> None:
     page = (result.path / "report.html").read_text()
     assert "Groups of clients" in page

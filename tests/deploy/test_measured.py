@@ -14,7 +14,9 @@ import fedarena
 from fedarena.core.errors import BadInputError
 from fedarena.deploy.measured import write_records
 from fedarena.fleet import Availability, Devices, Fleet
+from fedarena.runs.building import prepare
 from fedarena.runs.merging import merge
+from fedarena.runs.observer import Observer
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,22 @@ def test_records_are_what_jobs_took(deployed, tmp_path):
     took = [transfer["seconds"] for transfer in record["network"]["upload"]]
     uploads = [max(job["uploaded_seconds"] - job["trained_seconds"], 1e-6) for job in own]
     np.testing.assert_allclose(took, uploads)
+
+
+def test_records_of_a_method_that_trains_two_models_are_of_plain_training(tmp_path):
+    """As simulations take them, in which such a method takes twice as long as that."""
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    server, _ = play(folder, invitations, small_config(algorithm="ditto", rounds=2))
+    found = write_records(server.run.folder, tmp_path / "records")
+    jobs = [job for job in fedarena.load(server.run.folder).jobs.to_pylist() if job["outcome"] == "used"]
+    first = min(job["index"] for job in jobs)
+    own = [job for job in jobs if job["index"] == first]
+    fleet = {"name": "profiles", "files": str(tmp_path / "records"), "model": found.model, "in_order": True}
+    simulation = prepare(small_config(algorithm="ditto", rounds=2, fleet=fleet), Observer()).simulation
+    planned = simulation.world(None).phones.plan(np.array([first]), np.array([0]), np.zeros(1), 0)
+    seconds = sum(max(job["trained_seconds"] - job["downloaded_seconds"], 1e-6) for job in own)
+    each = seconds / sum(job["samples"] for job in own)
+    assert planned.compute_seconds[0] == pytest.approx(each * planned.samples[0])
 
 
 def test_a_simulation_of_the_same_devices_takes_about_as_long(deployed, tmp_path):

@@ -300,6 +300,11 @@ def test_costs_are_of_what_is_really_sent(tmp_path: Path) -> None:
     batches = raw(tmp_path, settings={"algorithm": {"name": "minibatch_sgd", "fraction": 0.01}})
     plain = {**CONFIGURATION, "local.weight_decay": 0.0}
     assert (whole.steps, batches.round_work(plain, 0.4).steps) == (2, 1)
+    ranks = {**SETTINGS, "model": "mlp", "adaptation": "lora", "search": {"adaptation.rank": [1, 4]}}
+    adapted = fedarena.hpo.problem(ranks, "raw", runs_folder=tmp_path)
+    assert isinstance(adapted, RawProblem)
+    narrow, wide = (adapted.round_work({"adaptation.rank": rank}, 0.4) for rank in (1, 4))
+    assert wide.upload_bytes - narrow.upload_bytes == 3 * 4 * (64 + 200)  # numbers beside the first layer, of 4 bytes
     with pytest.raises(BadInputError, match=r"a compressed download of .* depends on when a client was last there"):
         raw(tmp_path, settings={"download": "sign"})
     phones = {"fleet": "uniform", "protocol": "synchronous"}

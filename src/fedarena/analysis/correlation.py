@@ -48,7 +48,7 @@ _TARGET_SHARE = 0.9
 _TARGET_DIGITS = 2  # after the point; of a metric without bounds, of what there is to learn
 # Of the rounds, over which the final score is averaged, because single rounds scatter.
 _LAST_SHARE = 0.1
-# Settings that the metrics of a fleet do not depend on.
+# Settings that the metrics of a fleet do not depend on, but for the engine's precision: how large a model is.
 _IRRELEVANT = ("name", "evaluation", "engine", "client_states_ram_bytes")
 
 
@@ -289,7 +289,8 @@ class _Measured:
 
     def __call__(self, run: RunData) -> tuple[dict[str, float], HeterogeneityOptions]:
         config = resolve(run.config)
-        key = json.dumps({name: value for name, value in config.to_dict().items() if name not in _IRRELEVANT})
+        relevant = {name: value for name, value in config.to_dict().items() if name not in _IRRELEVANT}
+        key = json.dumps([relevant, config.engine.get("dtype")])
         if key not in self._known:
             self._known[key] = self._measure(run, config)
         self._done += 1

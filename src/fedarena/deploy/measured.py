@@ -57,13 +57,14 @@ def write_records(run: Path, output: Path, rounds: Sequence[int] | None = None) 
         raise BadInputError(f"The run {run} has no job that was used, so nothing was measured of its devices")
     config = resolve(read_settings(run / CONFIG_FILE))
     model = str(config.model["name"])
+    factor = float(data.environment.get("compute_factor", 1.0))  # runs of before do not say
     index = jobs["index"].to_numpy()
     without = 0
     with new_folder(output, "records") as folder:
         for place, (number, name) in enumerate(sorted(names.items())):
             own = jobs.filter(pa.array(index == number))
             without += not len(own)
-            record = _record(own if len(own) else jobs, name, model, config.local.batch_size)
+            record = _record(own if len(own) else jobs, name, model, config.local.batch_size, factor)
             write_json(folder / f"{place:06d}-{as_file_name(name)}.json", record)
     return Written(len(names), without, len(jobs), model, overhead_seconds(data.rounds, jobs))
 
@@ -84,14 +85,15 @@ def overhead_seconds(rounds: pa.Table, jobs: pa.Table) -> float:
     return statistics.median(beside) if beside else 0.0
 
 
-def _record(jobs: pa.Table, name: str, model: str, batch_size: int) -> dict[str, Any]:
+def _record(jobs: pa.Table, name: str, model: str, batch_size: int, factor: float) -> dict[str, Any]:
+    """What these jobs tell of a device, on which the method computes so many times as long as plain training would."""
     begin, downloaded, trained, uploaded = (jobs[column].to_numpy() for column in _TIMES)
     samples = jobs["samples"].to_numpy()
     seconds = np.maximum(trained - downloaded, _LEAST_SECONDS)
     joules = jobs["joules"].to_numpy(zero_copy_only=False).astype(np.float64)
     known = np.isfinite(joules)
     watts = float(joules[known].sum() / seconds[known].sum()) if known.any() else None
-    each = seconds / np.maximum(samples, 1)
+    each = seconds / np.maximum(samples, 1) / factor
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -100,7 +102,10 @@ def _record(jobs: pa.Table, name: str, model: str, batch_size: int) -> dict[str,
             {
                 "model": model,
                 "batch_size": batch_size,
-                "seconds_per_sample": {"mean": float(seconds.sum() / samples.sum()), "median": float(np.median(each))},
+                "seconds_per_sample": {
+                    "mean": float(seconds.sum() / samples.sum() / factor),
+                    "median": float(np.median(each)),
+                },
                 "flops_per_sample": None,
                 "watts": watts,
             }

@@ -14,6 +14,7 @@ from fedarena.simulate.selectors import Cyclic
 from fedarena.simulate.selectors.shuffled import rounds_per_pass
 from fedarena.train import Algorithm, Groups
 from fedarena.train.engine import IntArray
+from fedarena.train.own_code import has_own_code
 from fedarena.transforms import Aggregator, Attack, Transform
 
 
@@ -40,8 +41,9 @@ class RunFacts:
 
 def most_invitations(facts: RunFacts, rounds: int) -> int:
     """How often the run's selector may invite a client in the first rounds."""
-    if facts.selector.sampling == "shuffled":
-        return -(-rounds // rounds_per_pass(facts.population, facts.cohort))
+    # Nobody knows how many somebody's own protocol invites, on which it depends how long a pass over everybody takes.
+    if facts.selector.sampling == "shuffled" and not has_own_code(facts.protocol):
+        return -(-rounds // rounds_per_pass(facts.population, facts.protocol.most_invited()))
     if isinstance(facts.selector, Cyclic) and facts.selector.chooses_as(Cyclic):
         return -(-rounds // facts.selector.groups)
     return rounds

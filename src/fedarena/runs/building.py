@@ -321,7 +321,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         real_devices=given.devices is not None,
     )
     config = config.model_copy(update={"secure_aggregation": config.secure_aggregation | secure.choices()})
-    flops, plain_flops = count_training_flops(task, algorithm), count_training_flops(task)
+    flops, plain_flops = count_training_flops(task, algorithm), count_training_flops(task, whole=True)
+    has_phones = fleet is not None or given.devices is not None
+    if has_phones and config.adaptation["name"] != "all":  # they are timed at training the model without it
+        plain = build_task(config.model_copy(update={"adaptation": {"name": "all"}}), federation)
+        plain_flops = count_training_flops(plain, whole=True)
     simulation = Simulation(
         seed=config.seed,
         rounds=config.rounds,

@@ -125,9 +125,13 @@ def data_fingerprints(experiment: Experiment) -> dict[str, str | None]:
 
 def measured(experiment: Experiment) -> dict[str, Any]:
     """What a run measures and what it is judged by, for those who look at it before it ends; and bytes to compare."""
-    task = experiment.simulation.task
-    metrics = {"metrics": [metric.info.to_json() for metric in task.metrics], "primary_metric": task.lead.info.name}
-    return metrics | raw_bytes(experiment.simulation)
+    simulation = experiment.simulation
+    task = simulation.task
+    metrics = [metric.info.to_json() for metric in task.metrics]
+    told: dict[str, Any] = {"metrics": metrics, "primary_metric": task.lead.info.name}
+    if simulation.real_devices:  # whose times are of all that the method does
+        told["compute_factor"] = simulation.compute_factor
+    return told | raw_bytes(simulation)
 
 
 def raw_bytes(simulation: Simulation) -> dict[str, int]:

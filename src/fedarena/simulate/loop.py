@@ -395,8 +395,11 @@ def describe_classes(
 
 def summarize_scores(simulation: Simulation, scores: ClientScores, round: int, prefix: str = "") -> dict[str, Any]:
     """The metrics of a round, in columns that begin with `prefix`."""
-    losses = scores.means(simulation.task.metrics[0].name)
-    bad = np.flatnonzero(~np.isfinite(losses))
+    loss = scores.metrics[simulation.task.metrics[0].name]
+    losses = loss.values
+    # Who has no sample that weighs anything has no loss, and that is not the model's fault.
+    added = losses[:, None] if loss.parts is None else loss.parts
+    bad = np.flatnonzero(~np.isfinite(added).all(axis=1))
     if len(bad):
         client = int(scores.clients[bad[0]])
         what = f"The {'personal model’s ' if prefix else ''}evaluation loss became {losses[bad[0]]}"

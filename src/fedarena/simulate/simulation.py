@@ -412,9 +412,12 @@ class Simulation:
 
     @cached_property
     def _scale_of_bytes(self) -> float:
-        """Asked before anybody trains: while workers do, the model's parameters are those of their clients."""
+        """Asked before anybody trains: while workers do, the model's parameters are those of their clients.
+
+        What is frozen, and never sent, is a part of the model like what is trained.
+        """
         assert self.clock.model_bytes is not None
-        return self.clock.model_bytes / count_bytes({"params": self.engine.initial_params()})
+        return self.clock.model_bytes / count_bytes({"params": dict(self.task.module.named_parameters())})
 
     def processed_samples(self, clients: IntArray, shares: FloatArray, decisions: FloatArray | None = None) -> IntArray:
         """How many samples these clients compute gradients on in these shares of whole jobs."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.backends import cudnn, mkldnn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import flop_registry
 
 from fedarena.models import Task, trainable_parameters
@@ -16,13 +17,16 @@ from fedarena.train.jobs import newcomer
 from fedarena.train.without_compiler import DispatchMode
 
 
-def count_training_flops(task: Task, algorithm: Algorithm | None = None) -> float:
+def count_training_flops(task: Task, algorithm: Algorithm | None = None, whole: bool = False) -> float:
     """Operations of what a client minimizes and its gradient for one sample, as many as torch's FlopCounterMode counts.
 
     It counts matrix products and convolutions (a multiplication and an addition are two), not elementwise operations.
-    A layer that does its work in other ways says how many operations that is for a sample, in `uncounted_flops`.
+    A layer that does its work in other ways says how many operations that is for a sample, in `uncounted_flops`. The
+    gradient is by what is trained, or by the `whole` model, as if nothing of it were frozen.
     """
     params = trainable_parameters(task.module)
+    if whole:
+        params = {name: p for name, p in task.module.named_parameters() if p.is_floating_point()}
     device = next(iter(params.values())).device
     batch = task.batch({name: values.to(device) for name, values in task.example(1).items()})
     batch["key"] = torch.zeros((), dtype=torch.int64, device=device)  # as it is trained on, not as it is scored
@@ -62,13 +66,17 @@ class _Counter(DispatchMode):
 
 @contextmanager
 def _without_libraries() -> Iterator[None]:
-    """Within this context, recurrent layers are products that are counted; libraries do not say what they compute."""
+    """Within this context, recurrent layers and attention are products that are counted, alike on all devices.
+
+    Libraries do not say what they compute, or count what they compute again.
+    """
     before = mkldnn.enabled, cudnn.enabled
     switches: tuple[Any, Any] = mkldnn, cudnn
     for library in switches:
         library.enabled = False
     try:
-        yield
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
     finally:
         for library, enabled in zip(switches, before, strict=True):
             library.enabled = enabled

@@ -24,6 +24,9 @@ from fedarena.runs.merging import merge
 from fedarena.runs.opening import open_federation
 from fedarena.train import Algorithm
 
+# Settings that change nothing about what clients download and upload, which is found out once for all others.
+_NOT_SENT = (*NOT_DECISIVE, "name", "seed", "rounds", "cohort", "local")
+
 
 class RawProblem(Problem):
     """A problem whose courses are FedArena runs in `runs_folder`."""
@@ -87,8 +90,7 @@ class RawProblem(Problem):
     def round_work(self, configuration: Mapping[str, Any], client_sample_rate: float) -> RoundWork:
         """What a round asks of the system."""
         config = self.config(configuration, client_sample_rate, seed=0)
-        sent = [config.transforms, config.privacy, config.secure_aggregation, config.edges, config.clock.model_bytes]
-        key = settings_digest([config.model, config.algorithm, *sent])
+        key = settings_digest([{name: value for name, value in config.to_dict().items() if name not in _NOT_SENT}])
         if key not in self._work:
             simulation = prepare(config, Silent()).simulation
             load, secure = simulation.load(), simulation.secure_rounds

@@ -16,6 +16,7 @@ from fedarena.simulate.policies.base import POLICIES, FloatArray, IntArray, Poli
 from fedarena.simulate.policies.settings import check_space
 from fedarena.train import Groups
 from fedarena.train.batches import count_processed, count_steps_within
+from fedarena.train.optimizers import training_of
 from fedarena.train.systems_hooks import SHARE_ROUNDING
 
 _STEPS = "local.steps"
@@ -55,14 +56,18 @@ class BySpeed(Policy):
             return np.full((len(clients), 1), float(self.usual))
         speeds, samples, batch_size = self.speeds(clients, numbers), self.facts.samples(clients), self._batch_size
         each, sending = speeds.seconds_per_sample, speeds.download_seconds + speeds.upload_seconds
+        # A method may take steps beside those that are decided on, for a head of one's own.
+        single = training_of(self.facts.local, {_STEPS: np.ones(len(clients))})
+        more = self.facts.algorithm.local_steps(samples, single) - 1
         seconds = self.seconds
         if seconds is None:
-            usual = each * count_processed(samples, np.full(len(clients), self.usual), batch_size)
+            usual = each * count_processed(samples, self.usual + more, batch_size)
             seconds = float(np.quantile(sending + usual, self.share, method="higher"))
         # An epoch's last batch is as short as it is, so that steps of clients with few samples take less.
         fitting = np.divide(seconds - sending, each, out=np.full(len(each), np.inf), where=each > 0)
-        fitting = np.clip(fitting, 0, float(self.most * batch_size)) + SHARE_ROUNDING
-        steps: FloatArray = np.clip(count_steps_within(fitting, samples, batch_size), self.least, self.most)
+        fitting = np.clip(fitting, 0, (self.most + more) * float(batch_size)) + SHARE_ROUNDING
+        fitting_steps = count_steps_within(fitting, samples, batch_size) - more
+        steps: FloatArray = np.clip(fitting_steps, self.least, self.most)
         return steps[:, None]
 
     def hyperparameters(self, decisions: FloatArray) -> dict[str, FloatArray]:

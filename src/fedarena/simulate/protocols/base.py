@@ -74,6 +74,10 @@ class Protocol:
         """Told before the run: how many clients' updates a round is meant to use, out of how many clients."""
         self.cohort = cohort
 
+    def most_invited(self) -> int:
+        """How many clients a round invites, at most."""
+        return self.cohort
+
     def play(self, round: int, clock: Clock, world: World) -> RoundPlan:
         """The next round."""
         raise NotImplementedError

@@ -24,10 +24,13 @@ class Synchronous(Protocol):
             raise BadInputError(f"protocol.over_commit must be from 1 to 1000, not {over_commit}")
         self.over_commit = over_commit
 
+    def most_invited(self) -> int:
+        """More than the cohort."""
+        return math.floor(self.over_commit * self.cohort + 1e-9)
+
     def play(self, round: int, clock: Clock, world: World) -> RoundPlan:
         """The next round."""
-        number = math.floor(self.over_commit * self.cohort + 1e-9)
-        begin, clients = world.invite_when_possible(number, clock.time + world.overhead_seconds, round)
+        begin, clients = world.invite_when_possible(self.most_invited(), clock.time + world.overhead_seconds, round)
         jobs = world.plan(clients, begin, clock.version, clock.next_job).in_order()
         first = np.flatnonzero(jobs.arrive)[: self.cohort]
         end = jobs.end[first[-1]] if len(first) == self.cohort else jobs.end.max(initial=begin)
