@@ -141,7 +141,8 @@ def _how_to_declare(part: Callable[..., Any], name: str) -> str:
         return "put a * before it in the signature"
     others = next((one.name for one in parameters.values() if one.kind is one.VAR_KEYWORD), None)
     for kind in part.__mro__[1:] if others and isinstance(part, type) else ():
-        declared = inspect.signature(kind.__init__).parameters.get(name) if "__init__" in vars(kind) else None
+        constructor = vars(kind).get("__init__")
+        declared = inspect.signature(constructor).parameters.get(name) if inspect.isfunction(constructor) else None
         if declared is not None:
             default = "" if declared.default is declared.empty else f"={declared.default!r:.40}"
             return (
@@ -243,6 +244,9 @@ def explain(error: ValidationError, where: str = "") -> str:
         return f"{key} is missing"
     if problem["type"] == "value_error":
         return f"{key}: {reason}" if key else reason
+    if problem["type"] in ("tuple_type", "list_type") and isinstance(problem["input"], str | int | float):
+        value = quoted(problem["input"])
+        return f"{key} must be a list, such as [{value}], not {value}"
     return f"{key}: {reason[0].lower()}{reason[1:]}, not {quoted(problem['input'])}"
 
 
