@@ -390,7 +390,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     check_reachable(callbacks, simulation.leading_metric)
     baseline = None
     if not scored_by_devices:
-        baseline = baseline_of(task, federation, evaluation_clients, config.evaluation.part)
+        baseline, without_value = baseline_of(task, federation, evaluation_clients, config.evaluation.part)
+        warnings += without_value
     return Experiment(
         config,
         federation,
