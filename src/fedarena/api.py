@@ -6,6 +6,7 @@ Settings are those of the configuration, and are given alike everywhere: as the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -252,6 +253,12 @@ def _resolve(
             if isinstance(place.get(key), kind):
                 objects[key] = place.pop(key)
                 more[key] = "store" if key == "federation" else "ideal"  # until it is known where it lies
+            elif not isinstance(place.get(key), str | os.PathLike | Mapping | None) and not callable(place[key]):
+                made = "fedarena.from_table and its kin" if key == "federation" else "fedarena.load_fleet"
+                raise BadInputError(
+                    f"{key} must be a name, a mapping with a name or a {kind.__name__}, not a "
+                    f"{type(place[key]).__name__}; {made} can make one"
+                )
     if "federation" in objects:
         more["federation"] = _store_of(objects["federation"])
     named, told = _named_and_told(callbacks)

@@ -20,7 +20,7 @@ from fedarena.cli import main
 from fedarena.core.errors import BadInputError
 from fedarena.data import load_federation
 from fedarena.fleet import load_fleet
-from fedarena.runs.callbacks import Callback, Stop
+from fedarena.runs.callbacks import Callback, Stop, Target
 from fedarena.runs.run import Run, resume_run, start_run
 from fedarena.simulate import simulate
 from fedarena.simulate.schedules import SCHEDULES, Cosine, Exponential, Step, WarmUp
@@ -254,10 +254,18 @@ def test_targets_and_time(tmp_path: Path) -> None:
         ({"callbacks": "patients"}, "did you mean 'patience'"),
         ({"callbacks": {"name": "wall_time", "seconds": 0}}, "must be above 0"),
         ({"callbacks": {"name": "target"}}, "level is missing"),
+        ({"callbacks": {"name": "target", "level": 90}}, "target has level 90, and no accuracy is above 1"),
+        ({"callbacks": {"name": "target", "level": -0.1}}, "target has level -0.1, and no accuracy is below 0"),
     ):
         with pytest.raises(BadInputError, match=sentence):
             start_run(quick(name="refused", **settings), tmp_path)
     assert not (tmp_path / "refused").exists()
+
+
+def test_a_target_that_is_handed_in_must_be_reachable(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="target has level 90"):
+        fedarena.run(QUICK, runs_folder=tmp_path, progress=False, callbacks=[Target(level=90)])
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_callback_that_fails_loses_no_round(tmp_path: Path) -> None:

@@ -56,6 +56,16 @@ def test_errors_are_exceptions(tmp_path: Path) -> None:
         fedarena.runn  # noqa: B018
 
 
+def test_data_are_no_federation_yet(tmp_path: Path) -> None:
+    table = pd.DataFrame({"who": ["ann"], "y": [1]})
+    for settings in ({"federation": table}, {"fleet": table}):
+        (key,) = settings
+        for given in ((settings,), ()):
+            with pytest.raises(BadInputError, match=f"{key} must be a name, a mapping .* not a DataFrame; "):
+                fedarena.run(*given, **({} if given else settings), runs_folder=tmp_path, progress=False)
+    assert not list(tmp_path.iterdir())
+
+
 def test_warnings_are_told_without_bars_and_kept(tmp_path: Path) -> None:
     ignored = {"protocol": "synchronous", "runs_folder": tmp_path}  # which without phones has little to do
     for name, call in (

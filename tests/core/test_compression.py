@@ -375,6 +375,8 @@ def test_an_interrupted_run_ends_the_same(tmp_path: Path, transforms) -> None:
         ({"name": "top_k", "k": 1_000_000}, r"top_k.k is 1,000,000, but the model has only 650 parameters"),
         ({"name": "random_k", "k": 651}, r"random_k.k is 651, but the model has only 650 parameters"),
         ({"name": "top_k", "k": 0}, "top_k.k must be at least 1, not 0"),
+        ({"name": "top_k", "k": 5, "share": 0.1}, "top_k.k and top_k.share are both given"),
+        ({"name": "random_k", "k": 5, "share": 0.1}, "random_k.k and random_k.share are both given"),
         ({"name": "random_k", "share": 0}, "random_k.share must be above 0 and at most 1"),
         ({"name": "random_k", "share": 1.5}, "random_k.share must be above 0 and at most 1"),
         ({"name": "count_sketch", "share": -0.5}, "count_sketch.share must be above 0"),

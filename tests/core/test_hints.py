@@ -133,3 +133,28 @@ def test_settings_of_a_network_are_of_no_effect_in_a_simulation_and_that_is_said
     about_it = next(line for line in told if "deploy" in line)
     assert about_it.startswith("deploy.min_clients and deploy.max_samples: of no effect in a simulation")
     assert not any("deploy" in line for line in prepare(resolve(settings), Observer()).warnings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"client_lr_schedule": "step"}, "client_lr_schedule=step changes nothing in 10 rounds"),
+        ({"client_lr_schedule": "step", "horizon": 31}, None),
+        ({"server_lr_schedule": {"name": "warm_up", "rounds": 50}}, "no round of 10 has more than 0.2 of the server's"),
+        ({"server_lr_schedule": {"name": "warm_up", "rounds": 10}}, None),
+        ({"selector": "leaving_soon"}, "selector=leaving_soon asks who leaves first, and with fleet=ideal"),
+        ({"selector": "leaving_soon", "fleet": "fedscale", "protocol": "synchronous"}, None),
+        ({"algorithm": "minibatch_sgd", "local": {"epochs": 3}}, "minibatch_sgd does not ask for local.epochs"),
+        ({"algorithm": "minibatch_sgd", "local": {"steps": 3}}, "minibatch_sgd does not ask for local.steps"),
+        ({"algorithm": "minibatch_sgd", "local": {"lr": 0.5}}, None),
+        ({"algorithm": "local_only", "local": {"lr": 0.5}}, "local_only does not ask for local.lr"),
+        ({"algorithm": "local_only", "local": {"epochs": 3}}, None),
+    ],
+)
+def test_settings_without_an_effect_are_told(settings: dict[str, object], sentence: str | None) -> None:
+    run = {"federation": "digits", "model": "logistic_regression", "rounds": 10, "cohort": 3, **settings}
+    told = " ".join(prepare(resolve(run), Observer()).warnings)
+    if sentence is None:
+        assert not any(found in told for found in ("changes nothing", "no round of", "does not ask for", "asks who"))
+    else:
+        assert sentence in told

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedarena.algorithms import FedAvg
+from fedarena.algorithms import FedAvg, FedProx
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry, make_part
 from fedarena.models.spec import DataSpec
@@ -76,6 +76,20 @@ def test_what_needs_nothing_has_its_parameters_as_options() -> None:
     assert resolve({"model": {"name": Plain}}).model == {"name": f"{__name__}:Plain", "hidden": 8}
     with pytest.raises(BadInputError, match=r"model\.width: .* has no option 'width'; put a \* before it"):
         resolve({"model": {"name": handed, "width": 3}})
+
+
+class HandsOn(FedProx):
+    def __init__(self, *, decay: float = 0.5, **options: float):
+        super().__init__(**options)
+        self.decay = decay
+
+
+def test_an_option_that_a_constructor_only_hands_on_is_told_how_to_declare() -> None:
+    how = r"mu: .* of FedProx .* \*\*options .* names them \(\*, mu=0.01, \*\*options\) .* \(mu=mu, \*\*options\)$"
+    with pytest.raises(BadInputError, match=how):
+        resolve({"algorithm": {"name": HandsOn, "mu": 0.1}})
+    with pytest.raises(BadInputError, match="did you mean 'decay'"):
+        resolve({"algorithm": {"name": HandsOn, "decoy": 0.1}})
 
 
 def test_a_plain_module_is_a_model() -> None:

@@ -335,6 +335,31 @@ def test_parameters_that_no_loss_depends_on_are_told(tmp_path: Path, model) -> N
         start_run(config(model={"name": model}, rounds=1), tmp_path)
 
 
+class MovesByHook(FedAvg):
+    """A second copy of the model, of which no loss knows, follows the first in every other step."""
+
+    def local_start(self, client):
+        params = client.broadcast["params"]
+        return {**params, **{f"slow/{name}": p for name, p in params.items()}}
+
+    def local_loss(self, task, params, batch, client):
+        return task.loss({name: p for name, p in params.items() if not name.startswith("slow/")}, batch)
+
+    def local_gradient(self, grad, params, client):
+        due = client.job.step % 2 == 0
+        slow = {f"slow/{name}": torch.where(due, g, 0.0) for name, g in grad.items() if not name.startswith("slow/")}
+        return {**grad, **slow}
+
+    def client_update(self, params, client, work):
+        start = client.broadcast["params"]
+        return {"params": {name: params[f"slow/{name}"] - p for name, p in start.items()}}, {}
+
+
+def test_parameters_that_an_own_gradient_moves_are_trained(tmp_path: Path) -> None:
+    run = start_run(config(algorithm=MovesByHook, rounds=1, **{"local.epochs": 2}), tmp_path)
+    assert not run.summary["warnings"]
+
+
 class NewGenerator(Own):
     def __init__(self, spec):
         super().__init__(spec)

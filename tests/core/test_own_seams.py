@@ -124,6 +124,17 @@ def test_an_update_that_cannot_be_vectorized_is_computed_one_at_a_time(tmp_path:
     assert "client_update of ClipsByDecision cannot be vectorized" in both(tmp_path, algorithm=ClipsByDecision)
 
 
+class Margins(Classification):
+    def losses(self, outputs, batch):
+        right = F.one_hot(batch["y"], outputs.shape[-1])
+        return F.cross_entropy(outputs - 0.1 * right, batch["y"], reduction="none")
+
+
+def test_a_loss_of_an_own_task_that_cannot_be_vectorized_is_not_the_algorithms(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"the loss of the task Margins cannot .*; test_own_seams.py, line \d+\)"):
+        start_run(config(task=Margins, rounds=1), tmp_path)
+
+
 class TwoPasses(FedAvg):
     def local_loss(self, task, params, batch, client):
         one, two = (task.predict(params, batch) for _ in range(2))

@@ -325,6 +325,23 @@ def test_labels_from_the_federation_to_the_summary(tmp_path: Path) -> None:
     assert 0 < found.summary["baseline"]["average_precision"] < 1
 
 
+@pytest.mark.parametrize("task", ["click", {"name": "classification", "metrics": ["auc"]}])
+def test_a_leading_metric_without_a_value_is_told(task: Any, tmp_path: Path) -> None:
+    """Somebody's rare disease, which nobody has among those on whom the model is tested."""
+    columns = {"x": ColumnSpec(dtype="float32", shape=(2,)), "y": ColumnSpec(dtype="int64")}
+    rare = TaskSpec(kind="classification", classes=2)
+    with FederationWriter(tmp_path / "rare", name="rare", task=rare, columns=columns) as writer:
+        numbers = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
+        for client in "ab":
+            train, test = ({"x": numbers, "y": np.array([1, *[0] * 5]) * ill} for ill in (1, 0))
+            writer.add_client(client, train=train, test=test)
+    settings = {"federation": tmp_path / "rare", "task": task}
+    told = "AUC, which the run is judged by, has no value on the 12 test samples"
+    assert any(told in warning for warning in prepare(resolve_settings(None, settings), Observer()).warnings)
+    settings["evaluation.part"] = "train"
+    assert not any("no value" in warning for warning in prepare(resolve_settings(None, settings), Observer()).warnings)
+
+
 def test_a_resumed_run_of_numbers_is_the_same(tmp_path: Path) -> None:
     class Stopping(Observer):
         def finished_round(self, outcome: Any) -> None:

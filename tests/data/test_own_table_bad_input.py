@@ -232,3 +232,7 @@ def test_numbers_to_predict_that_are_too_large_are_named() -> None:
     table = {"who": ["a", "a", "b", "b"], "x": [1, 2, 3, 4], "y": [0.5, 1.5, 1e39, 2.5]}
     with pytest.raises(BadInputError, match=r"The label 'y' holds 1e\+39, which is too large for 32 bits"):
         from_table(table, client="who", label="y")
+
+
+def test_a_single_column_is_no_table() -> None:
+    assert "A Series is one column, and a table has" in str(refusal(pd.Series(TABLE["n"], name="n")))

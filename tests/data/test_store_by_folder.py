@@ -55,3 +55,11 @@ def test_folders_without_a_store_are_refused_by_name(tmp_path: Path, monkeypatch
         load_federation("digit")
     with pytest.raises(BadInputError, match="Cannot import the federation 'no/module:Thing'"):
         load_federation("no/module:Thing")
+
+
+@pytest.mark.parametrize("given", ["patients.csv", "./patients.csv"])
+def test_a_file_is_no_federation_yet(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("patients.csv").write_text("who,y\nann,1\n")
+    with pytest.raises(BadInputError, match=r"patients\.csv is a file, and a federation is a folder; fedarena data"):
+        load_federation(given)

@@ -35,7 +35,8 @@ def test_padding_is_no_label_and_labels_are_no_padding(tmp_path: Path) -> None:
     federation = write(tmp_path / "texts", [[0, 0, 4], [2, 1, 3], [2, 2, 2]], [0, 0, 1])
     assert federation.label_counts.tolist() == [2, 1]
     task = build_task(resolve({"model": "bag_of_words", "task": "classification"}), federation)
-    found = baseline_of(task, federation, federation.clients(), "train")
+    found, told = baseline_of(task, federation, federation.clients(), "train")
+    assert not told
     assert found["accuracy"] == pytest.approx(2 / 3)
 
 

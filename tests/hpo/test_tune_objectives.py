@@ -10,7 +10,7 @@ import pytest
 from small_studies import RATES, tune
 
 import fedarena
-from fedarena.core.errors import RunFailedError
+from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.hpo.tune.storage import read_study
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -74,6 +74,13 @@ def test_a_study_that_is_read_again_has_the_limits_that_were_asked_for(tmp_path:
     constraints = read_study(done.path).constraints
     assert [one.limit for one in constraints] == [123456789.0, 98.7654321, 1e-07, 8.0]
     assert [str(one) for one in constraints] == limits
+
+
+@pytest.mark.parametrize("limit", ["accuracy >= 90", "accuracy_p10 >= 1.1", "loss <= -1", "bytes_up <= -1"])
+def test_constraints_that_no_trial_can_keep_are_refused_at_once(tmp_path: Path, limit: str) -> None:
+    with pytest.raises(BadInputError, match=f"No trial can keep the constraint {limit}: .* is never"):
+        tune(tmp_path, trials=1, rounds=1, constraints=[limit])
+    assert not list(tmp_path.iterdir())
 
 
 def test_constraints_rule_out_what_breaks_them(tmp_path: Path) -> None:

@@ -104,8 +104,7 @@ def resolve_options(part: Callable[..., Any], options: dict[str, Any], where: st
     unknown = [str(key) for key in options if key not in model.model_fields]
     if unknown:
         key = quoted(unknown[0])
-        is_parameter = unknown[0] in inspect.signature(part).parameters
-        help_ = "put a * before it in the signature" if is_parameter else nearest(unknown[0], model.model_fields)
+        help_ = _how_to_declare(part, unknown[0]) or nearest(unknown[0], model.model_fields)
         raise BadInputError(f"{where}.{key.strip(chr(39))}: the {what} has no option {key}; {help_}")
     nested = {
         key: resolve_part(choice.registry, with_name(options[key], model.model_fields[key].default), f"{where}.{key}")
@@ -130,6 +129,27 @@ def resolve_options(part: Callable[..., Any], options: dict[str, Any], where: st
     for key, choice in choices.items():
         resolved[key] = resolve_part(choice.registry, resolved[key], f"{where}.{key}")
     return resolved
+
+
+def _how_to_declare(part: Callable[..., Any], name: str) -> str:
+    """What makes an option of what somebody's own part takes, but does not declare as one; empty if it takes no such.
+
+    Nobody can tell whether a constructor hands on what comes behind two stars, so that is no option by itself.
+    """
+    parameters = inspect.signature(part).parameters
+    if name in parameters:
+        return "put a * before it in the signature"
+    others = next((one.name for one in parameters.values() if one.kind is one.VAR_KEYWORD), None)
+    for kind in part.__mro__[1:] if others and isinstance(part, type) else ():
+        constructor = vars(kind).get("__init__")
+        declared = inspect.signature(constructor).parameters.get(name) if inspect.isfunction(constructor) else None
+        if declared is not None:
+            default = "" if declared.default is declared.empty else f"={declared.default!r:.40}"
+            return (
+                f"options of {kind.__name__} that come behind **{others} are none of it until its constructor names "
+                f"them (*, {name}{default}, **{others}) and hands them on ({name}={name}, **{others})"
+            )
+    return ""
 
 
 def option_names(part: Callable[..., Any]) -> list[str]:
@@ -224,6 +244,9 @@ def explain(error: ValidationError, where: str = "") -> str:
         return f"{key} is missing"
     if problem["type"] == "value_error":
         return f"{key}: {reason}" if key else reason
+    if problem["type"] in ("tuple_type", "list_type") and isinstance(problem["input"], str | int | float):
+        value = quoted(problem["input"])
+        return f"{key} must be a list, such as [{value}], not {value}"
     return f"{key}: {reason[0].lower()}{reason[1:]}, not {quoted(problem['input'])}"
 
 

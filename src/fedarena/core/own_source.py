@@ -22,6 +22,7 @@ import sys
 import sysconfig
 import textwrap
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -172,6 +173,13 @@ def is_own(path: Path) -> bool:
     """Whether a file is neither installed nor part of Python or FedArena."""
     path = path.resolve()
     return not _INSTALLED & set(path.parts) and not any(path.is_relative_to(folder) for folder in _NOT_OWN)
+
+
+def own_line(error: BaseException) -> str:
+    """In which line of somebody's own file it was raised, or what raised it was called; empty if in none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if is_own(path := Path(frame.filename)) and path.is_file()]
+    return f"; {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
 
 
 def _imported(content: bytes, package: str) -> Iterator[str]:

@@ -85,7 +85,7 @@ class Registry(Generic[T]):
 
     def stands_for(self, name: str) -> dict[str, Any]:
         """The name of the part that is meant, with its option if the name is a path, whether or not that exists."""
-        is_path = os.path.isdir(name) or (os.sep in name and ":" not in name)
+        is_path = os.path.exists(name) or (os.sep in name and ":" not in name)
         if self._folders is None or name in self._parts or not is_path:
             return {"name": name}
         return {"name": self._folders, "path": name}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedarena.core.own import is_own
+from fedarena.core.words import counted
 from fedarena.data import Federation
 from fedarena.metrics.classification import Accuracy
 from fedarena.metrics.totals import SampleSums, Totals
@@ -23,11 +24,18 @@ _CLIENTS_AT_ONCE = 1024
 _ROWS_AT_ONCE = 4096
 
 
-def baseline_of(task: Task, federation: Federation, clients: IntArray, part: Part) -> dict[str, Any] | None:
-    """What the task's leading metric is on these clients for the best constant answer; None where there is none."""
+def baseline_of(
+    task: Task, federation: Federation, clients: IntArray, part: Part
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """What the task's leading metric is on these clients for the best constant answer; None where there is none.
+
+    With a sentence if it has no value at all, whatever the answers are.
+    """
     rule, kind = task.baseline_rule, type(task)
-    if rule is None or is_own(kind.batch) or is_own(kind.targets):  # which may make anything of labels
-        return None
+    if is_own(kind.batch) or is_own(kind.targets):  # which may make anything of labels
+        return None, []
+    if rule is None and (is_own(kind) or task.predicts not in ("classes", "labels")):
+        return None, []
     found = None
     if task.predicts == "tokens":
         label = _most_frequent(federation)
@@ -35,13 +43,25 @@ def baseline_of(task: Task, federation: Federation, clients: IntArray, part: Par
             found = _share_of_tokens(federation, clients, part, label)
     else:
         found = _score(task, _constant_answer(task, federation), federation, clients, part)
-    if found is None or not np.isfinite(found):
-        return None
+    if found is not None and math.isnan(found):
+        if is_own(type(task.lead)):  # which may be undefined for constant answers alone, as a correlation is
+            return None, []
+        return None, [_without_value(task, int(federation.counts(clients, part).sum()), part)]
+    if rule is None or found is None or math.isinf(found):
+        return None, []
     told: dict[str, Any] = {task.lead.name: found, "metric": task.lead.name, "rule": rule}
     if task.predicts in ("classes", "tokens"):
         name = _label_name(federation, _most_frequent(federation))
         told |= {"label": name, "rule": f"{rule}, {name!r}"}
-    return told
+    return told, []
+
+
+def _without_value(task: Task, samples: int, part: Part) -> str:
+    return (
+        f"{task.lead.info.label[0].upper()}{task.lead.info.label[1:]}, which the run is judged by, has no value on the "
+        f"{counted(samples, f'{part} sample')}, whatever a model answers: their labels are too much alike; choose "
+        "another task.lead, or divide the data otherwise"
+    )
 
 
 def _most_frequent(federation: Federation) -> int:
@@ -80,8 +100,8 @@ def _mean_target(federation: Federation) -> npt.NDArray[np.float64]:
     return total / max(samples, 1)
 
 
-def _score(task: Task, answer: Tensor, federation: Federation, clients: IntArray, part: Part) -> float:
-    """The leading metric of always the same answer."""
+def _score(task: Task, answer: Tensor, federation: Federation, clients: IntArray, part: Part) -> float | None:
+    """The leading metric of always the same answer; None if it depends on samples, and not on answers alone."""
     column = federation.task.label_column
     dtype = next(task.module.parameters()).dtype
     totals = Totals([task.lead])
@@ -100,10 +120,10 @@ def _score(task: Task, answer: Tensor, federation: Federation, clients: IntArray
             except KeyError as error:
                 if not any(name in error.args for name in task.inputs):
                     raise
-                return math.nan  # it depends on what samples are, and not on answers alone
+                return None
             sums.add({name: to_array(name, values) for name, values in measured.items()})
         totals.add(sums.finish(np.arange(start, start + len(block.offsets) - 1)))
-    return totals.finish(len(clients))[1][task.lead.name].total
+    return float(totals.finish(len(clients))[1][task.lead.name].total)
 
 
 def _share_of_tokens(federation: Federation, clients: IntArray, part: Part, answer: int) -> float:

@@ -28,11 +28,18 @@ from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.audit import plant_canaries
 from fedarena.runs.attacked import check_attackable, prepare_attack
 from fedarena.runs.baseline import baseline_of
-from fedarena.runs.callbacks import CALLBACKS, Callback
+from fedarena.runs.callbacks import CALLBACKS, Callback, check_reachable
 from fedarena.runs.config import USUAL_COHORT, RunConfig
 from fedarena.runs.deciding import check_rounds, prepare_policy
 from fedarena.runs.edges import prepare_edges
-from fedarena.runs.notes import adaptation_notes, last_layer_notes, size_notes
+from fedarena.runs.notes import (
+    adaptation_notes,
+    last_layer_notes,
+    local_notes,
+    schedule_notes,
+    selector_notes,
+    size_notes,
+)
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import (
     at_most_scored,
@@ -216,6 +223,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             "and training=centralized has none; choose another algorithm, such as fedavg"
         )
     warnings += [*engine.notes, *algorithm.notes(params), *misspelt_hooks(algorithm), *untrained_notes(algorithm, task)]
+    warnings += local_notes(config, algorithm)
     if matching(params, [f"{PERSONAL_PART}.*"]) and not algorithm.personalizes:
         warnings.append(
             f"The model has a part of one client alone, {PERSONAL_PART}, which {config.algorithm['name']} averages "
@@ -281,7 +289,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"Privacy would be broken: with aggregator={config.aggregator['name']} the server trains on clients' "
             "samples as they are, which ε does not count; choose another aggregator"
         )
-    warnings += mechanism.notes()
+    warnings += [*mechanism.notes(), *selector_notes(config, facts)]
     all_count_the_same = any(one.counts_clients_equally for one in (*transforms, *mechanism.transforms()))
     if all_count_the_same and is_own(type(algorithm).client_weight):
         warnings.append(
@@ -378,13 +386,16 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{config.algorithm['name']} has a training loop of its own, which client_lr_schedule cannot reach; "
             "leave it out"
         )
-    warnings += notes
+    warnings += [*notes, *schedule_notes(config, simulation)]
     if given.devices is None:
         warnings += [*check_feasible(simulation), *config.deploy.notes_without_network()]
     warnings += own_source(config).notes
+    callbacks = tuple(make_parts(CALLBACKS, config.callbacks, Callback, "a callback", config.seed))
+    check_reachable(callbacks, simulation.leading_metric)
     baseline = None
     if not scored_by_devices:
-        baseline = baseline_of(task, federation, evaluation_clients, config.evaluation.part)
+        baseline, without_value = baseline_of(task, federation, evaluation_clients, config.evaluation.part)
+        warnings += without_value
     return Experiment(
         config,
         federation,
@@ -392,7 +403,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         baseline,
         warnings,
         weights.fingerprint if weights else None,
-        tuple(make_parts(CALLBACKS, config.callbacks, Callback, "a callback", config.seed)),
+        callbacks,
         mechanism,
     )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
 from fedarena.core.words import counted
+from fedarena.metrics import MetricInfo
 
 if TYPE_CHECKING:
     from fedarena.runs.run import Run
@@ -70,6 +71,15 @@ class Target(Callback):
         if score is None or lead.is_better(self.level, score):
             return None
         return Stop(f"{lead.label} {lead.text(score)} has reached {self.level:g}")
+
+
+def check_reachable(callbacks: Sequence[Callback | OnRound], lead: MetricInfo) -> None:
+    """Refuses a target that the leading metric never has, such as 90 for an accuracy, which is at most 1."""
+    for level in [callback.level for callback in callbacks if isinstance(callback, Target)]:
+        if lead.low is not None and level < lead.low:
+            raise BadInputError(f"The callback target has level {level:g}, and no {lead.label} is below {lead.low:g}")
+        if lead.high is not None and level > lead.high:
+            raise BadInputError(f"The callback target has level {level:g}, and no {lead.label} is above {lead.high:g}")
 
 
 @CALLBACKS.register("wall_time")

@@ -214,7 +214,8 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
         if key == "model" and value in (AUTOMATIC_MODEL, default):
             settings[key] = default
         elif key == "model" and isinstance(value, Mapping) and value["name"] == AUTOMATIC_MODEL:
-            raise BadInputError(f"To set options of the model ({quoted(', '.join(value))}), name it: model=…")
+            options = quoted(", ".join(option for option in value if option != "name"))
+            raise BadInputError(f"To set options of the model ({options}), name it: model=…")
         elif key in _NONE_BY_DEFAULT and isinstance(value, Mapping) and len(value) > 1 and value == value | default:
             options = quoted(", ".join(option for option in value if option != "name"))
             raise BadInputError(

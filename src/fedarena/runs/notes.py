@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedarena.algorithms import LocalOnly, MinibatchSGD
 from fedarena.core.own import is_own
+from fedarena.core.words import counted
 from fedarena.models import ADAPTATIONS, MODELS, Task, trainable_parameters
 from fedarena.models.adaptation import called_instead_of_last
 from fedarena.privacy import RunFacts
 from fedarena.runs.config import RunConfig
-from fedarena.simulate.selectors import BySize, PowerOfChoice
-from fedarena.train import Work
+from fedarena.simulate import Simulation
+from fedarena.simulate.selectors import BySize, LeavingSoon, PowerOfChoice
+from fedarena.train import Algorithm, LocalTraining, Work
 
 
 def adaptation_notes(config: RunConfig, task: Task) -> list[str]:
@@ -66,3 +69,41 @@ def size_notes(config: RunConfig, facts: RunFacts) -> list[str]:
         f"{config.algorithm['name']} are weighted by that once more; the selector's paper has the plain mean of those "
         "who are drawn, as algorithms do whose client_weight is 1"
     ]
+
+
+def schedule_notes(config: RunConfig, simulation: Simulation) -> list[str]:
+    """Says so where a schedule leaves its learning rate as it is, or never lets it come to what was set."""
+    rounds = max(config.rounds, config.horizon or 0)
+    notes = []
+    for key, of_what in (("client_lr_schedule", "local.lr"), ("server_lr_schedule", "the server's steps")):
+        schedule = getattr(simulation, key)
+        factors = [] if schedule is None else [schedule.scale(round) for round in range(1, rounds + 1)]
+        name = f"{key}={getattr(config, key)['name']}"
+        if factors and set(factors) == {1.0}:
+            notes.append(f"{name} changes nothing in {counted(rounds, 'round')}")
+        elif factors and max(factors) < 1:
+            notes.append(f"With {name} no round of {rounds:,} has more than {max(factors):.2g} of {of_what}")
+    return notes
+
+
+def selector_notes(config: RunConfig, facts: RunFacts) -> list[str]:
+    """Says so where clients are chosen by when they leave, and nobody leaves."""
+    if not facts.selector.chooses_as(LeavingSoon) or facts.phones_leave:
+        return []
+    return [
+        f"selector={config.selector['name']} asks who leaves first, and with fleet={config.fleet['name']} and "
+        f"protocol={config.protocol['name']} nobody leaves, so that it invites by chance"
+    ]
+
+
+def local_notes(config: RunConfig, algorithm: Algorithm) -> list[str]:
+    """Says so where local training is set to something that the algorithm does not ask for."""
+    local, usual = config.local, LocalTraining()
+    unused = []
+    if isinstance(algorithm, MinibatchSGD):
+        unused = ["epochs"] * (local.epochs not in (None, usual.epochs)) + ["steps"] * (local.steps is not None)
+        instead = "a round is one step of the server, on algorithm.fraction of the clients' samples"
+    if isinstance(algorithm, LocalOnly) and local.lr != usual.lr:
+        unused = ["lr"]
+        instead = "algorithm.learning_rates are tried"
+    return [f"{config.algorithm['name']} does not ask for local.{key}: {instead}" for key in unused]

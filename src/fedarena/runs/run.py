@@ -20,7 +20,7 @@ from fedarena.models.copying import copy_of
 from fedarena.privacy.audit import audit_result
 from fedarena.runs.attacked import attack_sentence, describe_attack
 from fedarena.runs.building import Experiment, GivenParts, prepare
-from fedarena.runs.callbacks import Callback, OnRound, Stop
+from fedarena.runs.callbacks import Callback, OnRound, Stop, check_reachable
 from fedarena.runs.cluster import Elsewhere, RayCrew, hire_crew, workplace_of
 from fedarena.runs.config import RunConfig, read_settings, resolve
 from fedarena.runs.deciding import describe_policy, summarize_policy
@@ -86,6 +86,7 @@ class Run:
         check_trackers(config.track)
         experiment = prepare(given.named_in(config, folder).model_copy(update={"name": name}), observer, given)
         cls.check_possible(experiment)
+        check_reachable(callbacks, experiment.simulation.leading_metric)
         run: Self | None = None
         with _crew_of(experiment, observer) as crew:
             try:

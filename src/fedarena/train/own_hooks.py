@@ -150,13 +150,32 @@ def untrained_notes(algorithm: Algorithm, task: Task) -> list[str]:
         leaves = {name: p.detach().clone().requires_grad_() for name, p in algorithm.local_start(client).items()}
         loss = algorithm.local_loss(task, leaves, batch, client)
         found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-    untrained = [repr(name) for name, gradient in zip(leaves, found, strict=True) if gradient is None]
+    grad = dict(zip(leaves, found, strict=True))
+    moved = _moved_by_hook(algorithm, client, leaves, grad)
+    untrained = [repr(name) for name, gradient in grad.items() if gradient is None and name not in moved]
     if not untrained:
         return []
     return [
         f"The loss does not depend on {some(untrained)}, so nobody trains what is there; look for detach(), .data and "
         "layers that forward leaves out, or freeze it (requires_grad_(False)), which saves sending it"
     ]
+
+
+def _moved_by_hook(
+    algorithm: Algorithm, client: Client, params: Tensors, grad: Mapping[str, Tensor | None]
+) -> set[str]:
+    """What somebody's own `local_gradient` moves whether the loss depends on it or not, in every step or in some."""
+    if not is_own(type(algorithm).local_gradient):
+        return set()
+    start = {name: p.detach() for name, p in params.items()}
+    moved: set[str] = set()
+    for step in (0, 1):  # of a hook that does something every so many steps, one is its turn
+        given = {name: torch.zeros_like(p) if (g := grad[name]) is None else g.clone() for name, p in start.items()}
+        at_step = replace(client, job=client.job.at_step(torch.tensor(step)))
+        with seeded(0):
+            steps = algorithm.local_gradient(given, start, at_step)
+        moved |= {name for name, g in steps.items() if g.any()}
+    return moved
 
 
 @contextmanager

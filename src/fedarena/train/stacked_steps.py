@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.own import is_own
+from fedarena.core.own_source import own_line
 from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.models.dropout import dropout_share
 from fedarena.models.probes import counts_padding
@@ -32,6 +33,8 @@ from fedarena.train.program import Batch, Changing, Given, StepPrograms
 from fedarena.train.recurrent import RecurrentLayers
 from fedarena.train.tensors import Groups, innermost_channels, map_groups, sent_to
 from fedarena.train.vectorizing import NotingValues, RefusingCounts, noting_slow_operations
+
+_IN_A_STEP = "local_loss or local_gradient"
 
 
 class StackedSteps:
@@ -76,7 +79,7 @@ class StackedSteps:
                 two = torch.ones(2, device=self.hardware.device, dtype=self.hardware.dtype)
                 changing = Changing(params, optimizer_init(self.local, params), two, two)
                 mask = torch.ones(2, 2, device=self.hardware.device)
-                hook = "local_loss or local_gradient"
+                hook = _IN_A_STEP
                 batch = Batch(columns, mask, two.long())
                 with RefusingCounts(), NotingValues() as values:
                     self.step(changing, given, batch)
@@ -97,9 +100,17 @@ class StackedSteps:
                 return self.find_obstacle(seed, notes)
             except Exception as error:  # whatever a layer or a hook may raise when it is given many clients
                 reason = str(error).strip().partition("\n")[0].partition(". ")[0]
-                where = tracker.present if tracker.inside else f"{hook} of {type(self.algorithm).__name__}"
-                return f"{where} cannot be vectorized ({type(error).__name__}: {reason})"
+                where = tracker.present if tracker.inside else self._what_raised(hook)
+                return f"{where} cannot be vectorized ({type(error).__name__}: {reason}{own_line(error)})"
         return None
+
+    def _what_raised(self, hook: str) -> str:
+        """A hook of the algorithm; or the task's loss, which steps call, too, where that alone is somebody's own."""
+        kind, task = type(self.algorithm), type(self.task)
+        has_own_loss = is_own(task.loss) or is_own(task.losses) or is_own(task.weights)
+        if hook == _IN_A_STEP and has_own_loss and not (is_own(kind.local_loss) or is_own(kind.local_gradient)):
+            return f"the loss of the task {task.__name__}"
+        return f"{hook} of {kind.__name__}"
 
     def step(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One gradient step in every lane."""

@@ -105,6 +105,7 @@ class Compressor(Transform):
         return wire | {"params": replace(before, bytes=size, values=values, is_packed=True)}
 
 
+USUAL_SHARE = 0.01  # of the coordinates, where a compressor sends some of them
 DOWNLOADS: Registry[type[Compressor]] = Registry("download", base=Compressor)
 
 
@@ -128,10 +129,15 @@ def check_share(name: str, share: float) -> None:
         raise BadInputError(f"{name}.share must be above 0 and at most 1, not {share}")
 
 
-def check_k(name: str, k: int | None) -> None:
-    """A number of coordinates, if it is given instead of a share."""
-    if k is not None and k < 1:
+def check_amount(name: str, share: float, k: int | None) -> None:
+    """A share of the coordinates, or a number of them, but not both."""
+    check_share(name, share)
+    if k is None:
+        return
+    if k < 1:
         raise BadInputError(f"{name}.k must be at least 1, not {k}")
+    if share != USUAL_SHARE:
+        raise BadInputError(f"{name}.k and {name}.share are both given, and each says how much is sent; leave one out")
 
 
 def check_fits(name: str, k: int | None, form: Tensors) -> None:

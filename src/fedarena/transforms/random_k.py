@@ -16,10 +16,10 @@ from fedarena.models import Tensors
 from fedarena.models.keyed_random import derived, random_bits
 from fedarena.train import Groups
 from fedarena.transforms.compressor import (
+    USUAL_SHARE,
     Compressor,
+    check_amount,
     check_fits,
-    check_k,
-    check_share,
     compressor,
     number_sent,
 )
@@ -35,9 +35,8 @@ class RandomK(Compressor):
     With `error_feedback` they are sent as they are instead, and a client keeps the others for its next update.
     """
 
-    def __init__(self, *, share: float = 0.01, k: int | None = None, error_feedback: bool = False):
-        check_share("random_k", share)
-        check_k("random_k", k)
+    def __init__(self, *, share: float = USUAL_SHARE, k: int | None = None, error_feedback: bool = False):
+        check_amount("random_k", share, k)
         self.share, self.k, self.error_feedback = share, k, error_feedback
 
     def check(self, form: Tensors) -> None:

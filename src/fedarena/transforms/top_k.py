@@ -13,10 +13,10 @@ from torch import Tensor
 from fedarena.models import Tensors
 from fedarena.train import Groups
 from fedarena.transforms.compressor import (
+    USUAL_SHARE,
     Compressor,
+    check_amount,
     check_fits,
-    check_k,
-    check_share,
     compressor,
     number_sent,
 )
@@ -32,9 +32,8 @@ class TopK(Compressor):
     With `error_feedback`, a client keeps what it has not sent, and adds it to its next update.
     """
 
-    def __init__(self, *, share: float = 0.01, k: int | None = None, error_feedback: bool = True):
-        check_share("top_k", share)
-        check_k("top_k", k)
+    def __init__(self, *, share: float = USUAL_SHARE, k: int | None = None, error_feedback: bool = True):
+        check_amount("top_k", share, k)
         self.share, self.k, self.error_feedback = share, k, error_feedback
 
     def check(self, form: Tensors) -> None:

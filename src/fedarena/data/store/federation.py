@@ -309,6 +309,11 @@ def _known(kind: str, name: str, names: Any) -> Any:
 def _read_manifest(folder: Path) -> Manifest:
     """The checked manifest of the store in `folder`."""
     path = folder / MANIFEST_NAME
+    if folder.is_file():
+        raise BadInputError(
+            f"{folder} is a file, and a federation is a folder; fedarena data import makes one of a table "
+            "(fedarena.from_table in Python), import-text and import-images of texts and pictures"
+        )
     if not folder.is_dir():
         raise BadInputError(f"There is no federation at {folder}: a store is a folder with a {MANIFEST_NAME}.")
     try:

@@ -127,7 +127,13 @@ def _columns_of(table: Any, read_file: ReadFile, index_names: set[str]) -> Colum
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if isinstance(table, pa.Table) or hasattr(table, "__arrow_c_stream__"):
-        found = table if isinstance(table, pa.Table) else pa.table(table)
+        try:
+            found = table if isinstance(table, pa.Table) else pa.table(table)
+        except pa.ArrowInvalid as error:
+            raise BadInputError(
+                f"A {type(table).__name__} is one column, and a table has one for clients and one for labels, too; "
+                "a mapping of names to columns is a table."
+            ) from error
         return named(zip(found.column_names, found.columns, strict=True))
     if isinstance(table, Mapping):
         return named((str(name), array_of(str(name), values)) for name, values in table.items())

@@ -230,7 +230,15 @@ def _check_objectives(
         return objective
 
     objectives = tuple(map(parse, options.objective))
-    return objectives, tuple(parse_constraint(text, parse) for text in options.constraints)
+    constraints = tuple(parse_constraint(text, parse) for text in options.constraints)
+    for one in constraints:
+        bound = one.objective.info.low if one.at_most else one.objective.info.high
+        if bound is not None and (one.limit < bound if one.at_most else one.limit > bound):
+            raise BadInputError(
+                f"No trial can keep the constraint {one}: {one.objective.name} is never "
+                f"{'below' if one.at_most else 'above'} {bound:g}"
+            )
+    return objectives, constraints
 
 
 def _own_source(candidates: list[Configuration], settings: Mapping[str, Any]) -> dict[str, Any]:
