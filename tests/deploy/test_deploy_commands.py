@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -15,8 +16,10 @@ from typer.testing import CliRunner
 
 from fedarena.cli import main
 from fedarena.client.identity import read_invitation
+from fedarena.core.errors import DamagedFileError
 from fedarena.deploy.authority import Authority
 from fedarena.deploy.folder import Address, DeployFolder
+from fedarena.deploy.measured import _names
 
 
 def command(*arguments: str | Path):
@@ -164,6 +167,7 @@ from pathlib import Path
 from fedarena.cli.start_up import import_for_serving
 import_for_serving()
 from fedarena.deploy.folder import Address, DeployFolder
+from fedarena.deploy.measured import _names
 from fedarena.deploy.serving import open_server
 from fedarena.runs.config import read_run_file, resolve_settings
 from fedarena.runs.observer import Observer
@@ -184,3 +188,23 @@ def test_a_server_does_without_libraries_that_it_does_not_need(at, settings):
     """Torch's compiler and pandas alone would take 150 MB."""
     done = subprocess.run([sys.executable, "-c", LEAN, at, settings], capture_output=True, text=True, check=False)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_sealed_file_of_another_kind_is_refused_and_a_pipe_is_not_waited_for(at):
+    current, members = at / "current.json", at / "clients.json"
+    current.write_bytes(members.read_bytes())
+    code, text = command("status", "--at", at)
+    assert (code, "current.json is damaged: it is not what was written" in text) == (2, True)
+    for path in (current, members):
+        path.unlink()
+        os.mkfifo(path)
+        code, text = command("status", "--at", at)
+        assert (code, f"{path.name} cannot be read: it is neither a file nor a folder" in text) == (2, True)
+
+
+def test_records_of_a_run_whose_list_of_devices_was_changed(tmp_path):
+    record = tmp_path / "run" / "deploy" / "run.json"
+    record.parent.mkdir(parents=True)
+    record.write_text('{"clients": [[0, "alice"]]}')
+    with pytest.raises(DamagedFileError, match=r"run.json is damaged: it is not what was written"):
+        _names(tmp_path / "run")
