@@ -190,6 +190,33 @@ def test_a_server_does_without_libraries_that_it_does_not_need(at, settings):
     assert done.stdout == "[]\n", done.stderr
 
 
+@pytest.mark.parametrize("name", ["ca.key", "ca.crt"])
+def test_an_authority_of_two_folders_is_none(at, name, tmp_path):
+    """Nobody could use what it signs, and nobody would be told."""
+    deploy_folder(tmp_path / "other")
+    (at / "authority" / name).write_bytes((tmp_path / "other" / "authority" / name).read_bytes())
+    assert "ca.key is not the key of" in refused("invite", "bob", "--at", at, "-o", tmp_path / "bob.zip")
+
+
+@pytest.mark.parametrize("name", ["server.key", "server.crt"])
+def test_a_server_does_not_begin_with_a_key_or_a_certificate_that_is_not_its_own(at, name, tmp_path):
+    """As after a kill while both are made anew."""
+    deploy_folder(tmp_path / "other")
+    folder = DeployFolder(at)
+    for content in (None, b"", (tmp_path / "other" / name).read_bytes()):
+        (at / name).unlink()
+        if content is not None:
+            (at / name).write_bytes(content)
+        issued = folder.server_credentials()
+        assert folder.authority.has_issued(*issued)
+        assert issued == ((at / "server.key").read_bytes(), (at / "server.crt").read_bytes())
+        assert (at / "server.key").stat().st_mode & 0o077 == 0
+        assert folder.server_credentials() == issued
+    for each in ("server.key", "server.crt"):
+        (at / each).write_bytes((tmp_path / "other" / each).read_bytes())
+    assert folder.authority.has_issued(*folder.server_credentials())
+
+
 def test_a_sealed_file_of_another_kind_is_refused_and_a_pipe_is_not_waited_for(at):
     current, members = at / "current.json", at / "clients.json"
     current.write_bytes(members.read_bytes())
