@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,11 +18,12 @@ from typer.testing import CliRunner
 import fedarena
 from fedarena.algorithms import FedAvg
 from fedarena.cli import main
-from fedarena.core.errors import BadInputError
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import load_federation
 from fedarena.fleet import load_fleet
 from fedarena.runs.callbacks import Callback, Stop, Target
 from fedarena.runs.run import Run, resume_run, start_run
+from fedarena.runs.weights import read_weights
 from fedarena.simulate import simulate
 from fedarena.simulate.schedules import SCHEDULES, Cosine, Exponential, Step, WarmUp
 from fedarena.storage.run_data import load_run
@@ -356,6 +358,22 @@ def test_export_writes_the_model(tmp_path: Path) -> None:
     run = str(tmp_path / "small")
     for arguments in ([run, str(path)], [run, "model.zip"], ["nowhere", "model.safetensors"]):
         assert CliRunner().invoke(main, ["export", *arguments]).exit_code == 2
+
+
+def test_a_changed_number_of_an_exported_model_is_noticed(tmp_path: Path) -> None:
+    start_run(quick(), tmp_path)
+    path = tmp_path / "model.safetensors"
+    assert CliRunner().invoke(main, ["export", str(tmp_path / "small"), str(path)]).exit_code == 0
+    whole, weights = path.read_bytes(), read_weights(path)
+    for place in range(8, len(whole), 97):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with suppress(DamagedFileError):
+            found = read_weights(path)
+            assert found.keys() == weights.keys()
+            assert all(torch.equal(t, weights[name]) for name, t in found.items())
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(DamagedFileError, match=r"model.safetensors is damaged: its weights do not match"):
+        read_weights(path)
 
 
 def test_objects_are_not_loaded_again_and_found_when_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

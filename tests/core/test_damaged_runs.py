@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import resource
 import shutil
@@ -175,6 +176,27 @@ def test_files_that_are_missing_or_folders_or_of_another_run(copy: Callable[[str
     shutil.copy(other / name, folder / name)
     with pytest.raises(BadInputError, match=name if name != MANIFEST_FILE else r"config\.yaml"):
         load_run(folder)
+
+
+@pytest.mark.parametrize("name", [*PROTECTED, MANIFEST_FILE])
+def test_nobody_waits_for_a_pipe(copy: Callable[[str], Path], name: str) -> None:
+    folder = copy("finished-0")
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(DamagedFileError, match=f"{name} cannot be read: it is neither a file nor a folder"):
+        load_run(folder)
+
+
+def test_nobody_waits_for_a_pipe_of_a_checkpoint(copy: Callable[[str], Path]) -> None:
+    folder = copy("stopped-0")
+    for name in checkpoint_files(folder):
+        path = folder / "checkpoint" / name
+        path.rename(folder / "aside")
+        os.mkfifo(path)
+        with pytest.raises(DamagedFileError, match="neither a file nor a folder"):
+            read_checkpoint(folder)
+        (folder / "aside").replace(path)
+    read_checkpoint(folder)
 
 
 def test_every_command_refuses_a_changed_table(copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:

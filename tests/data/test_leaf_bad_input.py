@@ -160,6 +160,14 @@ def test_the_same_user_in_two_files(tmp_path: Path) -> None:
     assert str(refusal(tmp_path)) == f"User 'ann' is in {tmp_path / 'a.json'} and in {tmp_path / 'b.json'}"
 
 
+def test_the_same_file_for_two_parts(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / f"all_data_{part}_9.json").write_text(json.dumps(file()))
+    assert "train_9.json and " in str(error := refusal(tmp_path))
+    assert "test_9.json are the same file, and cannot be for two parts" in str(error)
+
+
 def test_folders_without_files(tmp_path: Path) -> None:
     assert "holds no data of LEAF: there are no files that end in .json" in str(refusal(tmp_path))
     assert "There is no folder or file" in str(refusal(tmp_path / "nowhere"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -15,8 +16,10 @@ from typer.testing import CliRunner
 
 from fedarena.cli import main
 from fedarena.client.identity import read_invitation
+from fedarena.core.errors import DamagedFileError
 from fedarena.deploy.authority import Authority
 from fedarena.deploy.folder import Address, DeployFolder
+from fedarena.deploy.measured import _names
 
 
 def command(*arguments: str | Path):
@@ -164,6 +167,7 @@ from pathlib import Path
 from fedarena.cli.start_up import import_for_serving
 import_for_serving()
 from fedarena.deploy.folder import Address, DeployFolder
+from fedarena.deploy.measured import _names
 from fedarena.deploy.serving import open_server
 from fedarena.runs.config import read_run_file, resolve_settings
 from fedarena.runs.observer import Observer
@@ -184,3 +188,50 @@ def test_a_server_does_without_libraries_that_it_does_not_need(at, settings):
     """Torch's compiler and pandas alone would take 150 MB."""
     done = subprocess.run([sys.executable, "-c", LEAN, at, settings], capture_output=True, text=True, check=False)
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize("name", ["ca.key", "ca.crt"])
+def test_an_authority_of_two_folders_is_none(at, name, tmp_path):
+    """Nobody could use what it signs, and nobody would be told."""
+    deploy_folder(tmp_path / "other")
+    (at / "authority" / name).write_bytes((tmp_path / "other" / "authority" / name).read_bytes())
+    assert "ca.key is not the key of" in refused("invite", "bob", "--at", at, "-o", tmp_path / "bob.zip")
+
+
+@pytest.mark.parametrize("name", ["server.key", "server.crt"])
+def test_a_server_does_not_begin_with_a_key_or_a_certificate_that_is_not_its_own(at, name, tmp_path):
+    """As after a kill while both are made anew."""
+    deploy_folder(tmp_path / "other")
+    folder = DeployFolder(at)
+    for content in (None, b"", (tmp_path / "other" / name).read_bytes()):
+        (at / name).unlink()
+        if content is not None:
+            (at / name).write_bytes(content)
+        issued = folder.server_credentials()
+        assert folder.authority.has_issued(*issued)
+        assert issued == ((at / "server.key").read_bytes(), (at / "server.crt").read_bytes())
+        assert (at / "server.key").stat().st_mode & 0o077 == 0
+        assert folder.server_credentials() == issued
+    for each in ("server.key", "server.crt"):
+        (at / each).write_bytes((tmp_path / "other" / each).read_bytes())
+    assert folder.authority.has_issued(*folder.server_credentials())
+
+
+def test_a_sealed_file_of_another_kind_is_refused_and_a_pipe_is_not_waited_for(at):
+    current, members = at / "current.json", at / "clients.json"
+    current.write_bytes(members.read_bytes())
+    code, text = command("status", "--at", at)
+    assert (code, "current.json is damaged: it is not what was written" in text) == (2, True)
+    for path in (current, members):
+        path.unlink()
+        os.mkfifo(path)
+        code, text = command("status", "--at", at)
+        assert (code, f"{path.name} cannot be read: it is neither a file nor a folder" in text) == (2, True)
+
+
+def test_records_of_a_run_whose_list_of_devices_was_changed(tmp_path):
+    record = tmp_path / "run" / "deploy" / "run.json"
+    record.parent.mkdir(parents=True)
+    record.write_text('{"clients": [[0, "alice"]]}')
+    with pytest.raises(DamagedFileError, match=r"run.json is damaged: it is not what was written"):
+        _names(tmp_path / "run")

@@ -18,6 +18,7 @@ import fedarena
 import warm_processes
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.sealed_json import CHECKSUM_KEY, checksum_of
 from fedarena.hpo import Fidelity, Space
 from fedarena.hpo.problems import declared_names, find_declared
 from fedarena.hpo.problems.making import declare
@@ -234,6 +235,30 @@ def test_scores_that_are_damaged_or_gone_are_refused_by_name(tmp_path: Path) -> 
     found = ask(*(json.dumps(line).encode() for line in earlier))
     assert found.metrics == expected.metrics, "earlier versions wrote no checksums"
     assert found.curve.metrics.keys() == expected.curve.metrics.keys()
+    alone = ({**line, CHECKSUM_KEY: checksum_of(json.dumps(line).encode())} for line in earlier)
+    assert ask(*(json.dumps(line).encode() for line in alone)).metrics == expected.metrics, "or of the line alone"
+
+
+def test_files_of_another_course_are_refused_by_name(tmp_path: Path) -> None:
+    asked = raw(tmp_path)
+    expected = [asked.query(CONFIGURATION, Fidelity(2), seed=seed).metrics for seed in (0, 1)]
+    asked.pause()
+    one, other = sorted(path for path in tmp_path.iterdir() if path.is_dir())
+
+    def swap(ending: str) -> None:
+        paths = [path.with_name(path.name + ending) for path in (one, other)]
+        paths[0].rename(tmp_path / "aside")
+        paths[1].rename(paths[0])
+        (tmp_path / "aside").rename(paths[1])
+
+    for ending, sentence in ((".scores.jsonl", "lacks the scores of round 1"), ("", "holds another course")):
+        swap(ending)
+        for seed in (0, 1):
+            for rounds in (2, 3):  # all of it is on disk, or is gone on with
+                with pytest.raises(DamagedFileError, match=sentence):
+                    asked.query(CONFIGURATION, Fidelity(rounds), seed=seed)
+        swap(ending)
+    assert [asked.query(CONFIGURATION, Fidelity(2), seed=seed).metrics for seed in (0, 1)] == expected
 
 
 def test_courses_that_diverge_keep_what_they_had_and_cost_as_much(tmp_path: Path, played: list[int]) -> None:

@@ -184,6 +184,18 @@ def test_blocks_that_are_damaged_are_trained_again(tmp_path: Path) -> None:
     assert np.isfinite(make_table(tiny_recipe(), path, training="one_by_one").values).all()
 
 
+def test_blocks_of_another_table_are_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing tells any more which table the parts are of."""
+    path, parts = tmp_path / "own.parquet", tmp_path / "own.parquet.parts"
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    others = make_table(tiny_recipe(seeds=[8]), path, training="one_by_one")
+    path.unlink()
+    (parts / "plan.json").unlink()
+    table = make_table(tiny_recipe(), path, training="one_by_one")
+    assert (table.values == make_table(tiny_recipe(), tmp_path / "b.parquet", training="one_by_one").values).all()
+    assert (table.values != others.values).any()
+
+
 def test_how_many_trials_are_stored_at_a_time_makes_no_difference(tmp_path: Path) -> None:
     grid = {"local.weight_decay": [0.0, 0.001], "local.lr": [0.1, 1.0], "local.batch_size": [16]}
     recipe, few = (tiny_recipe(grid=grid, at_once=at_once) for at_once in (2_000, 2))

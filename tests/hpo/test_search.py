@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -264,6 +265,28 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     pq.write_table(table.replace_schema_metadata({b"fedarena.search": json.dumps(about | {"format": 99})}), file)
     with pytest.raises(DamagedFileError, match="another version"):
         read_trajectory(file)
+
+
+def test_no_changed_bit_of_a_file_is_another_search(tmp_path: Path) -> None:
+    file = tmp_path / "kept.parquet"
+    run_search(Valley(), Uniform, 400.0, file=file)
+    whole, kept = file.read_bytes(), read_trajectory(file)
+    about = json.loads(pq.read_schema(file).metadata[b"fedarena.search"])
+    for place in range(0, len(whole), 17):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << (place % 8)
+        file.write_bytes(changed)
+        with suppress(DamagedFileError):
+            found = read_trajectory(file)
+            assert (list(found), found.searched, found.budget_s) == (list(kept), kept.searched, kept.budget_s)
+    table = read_bytes_as_table(whole, tmp_path)
+    for key, value in (("seed", 7), ("budget_s", 500.0), ("is_complete", False)):
+        pq.write_table(table.replace_schema_metadata({b"fedarena.search": json.dumps(about | {key: value})}), file)
+        with pytest.raises(DamagedFileError, match="do not match its checksum"):
+            read_trajectory(file)
+    about.pop("checksum")
+    pq.write_table(table.replace_schema_metadata({b"fedarena.search": json.dumps(about)}), file)
+    assert list(read_trajectory(file)) == list(kept), "earlier versions wrote none"
 
 
 def read_bytes_as_table(data: bytes, folder: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -181,17 +182,70 @@ def test_a_damaged_study_is_named(tmp_path: Path) -> None:
         tune(tmp_path, trials=2)
     for line in (b"something else\n", b"\n", b"\n\n"):
         journal.write_bytes(whole + line)
-        with pytest.raises(DamagedFileError, match=r"journal.log is damaged: its last line is no JSON"):
+        with pytest.raises(DamagedFileError, match=r"journal.log is damaged: its line \d+ is no JSON"):
             tune(tmp_path, trials=2)
     score = re.search(rb'"values":\[(\d+)\.', whole)
     assert score is not None
     journal.write_bytes(whole[: score.start(1)] + b"99" + whole[score.end(1) :])
+    with pytest.raises(DamagedFileError, match=r"journal.log is damaged: .* is not what was written"):
+        tune(tmp_path, trials=2)
+    _without_seals(journal)
     with pytest.raises(DamagedFileError, match=r"journal.log is damaged: what trial 0 came to was changed"):
         tune(tmp_path, trials=2)
     journal.write_bytes(whole)
     study.write_text("name: small\n")
     with pytest.raises(DamagedFileError, match=r"study.yaml is damaged"):
         tune(tmp_path, trials=2)
+
+
+def _without_seals(journal: Path) -> None:
+    """A journal as earlier versions wrote it, or another program does."""
+    journal.write_bytes(re.sub(rb',"fedarena_seal":"[^"]*"', b"", journal.read_bytes()))
+
+
+def test_a_journal_is_what_was_written(tmp_path: Path) -> None:
+    """Whatever line is lost, written twice, in another place or another one; only what is last can get lost."""
+    done = tune(tmp_path, trials=2, rounds=1)
+    journal = done.path / "journal.log"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    wrong = [[*lines, *lines]]
+    for place in range(len(lines) - 1):
+        before, line, after = lines[:place], lines[place], lines[place + 1 :]
+        wrong += [[*before, *after], [*before, line, line, *after], [*before, after[0], line, *after[1:]]]
+        wrong += [[*before, line.replace(b'":', b'2":', 1), *after]]
+    for changed in wrong:
+        journal.write_bytes(b"".join(changed))
+        with pytest.raises(DamagedFileError, match=r"journal.log is damaged: .* is not what was written"):
+            TunedStudy.load(done.path)
+    journal.write_bytes(b"".join(lines).replace(b"\n", b"\r\n"))
+    assert TunedStudy.load(done.path).table() == done.table()
+
+
+def test_lines_of_other_programs_and_versions_are_sealed_by_those_that_follow(tmp_path: Path) -> None:
+    done = tune(tmp_path, trials=1, rounds=1)
+    journal = done.path / "journal.log"
+    _without_seals(journal)
+    note = b'{"op_code":2,"worker_id":"dashboard","study_id":0,"user_attr":{"note":"good"}}\n'
+    journal.write_bytes(journal.read_bytes() + note)
+    assert tune(tmp_path, trials=2, rounds=1).study.user_attrs["note"] == "good"
+    whole = journal.read_bytes()
+    for changed in (whole.replace(b"good", b"poor"), whole.replace(b'"op_code":6,', b'"op_code":7,', 1)):
+        assert changed != whole
+        journal.write_bytes(changed)
+        with pytest.raises(DamagedFileError, match=r"journal.log is damaged: .* is not what was written"):
+            TunedStudy.load(done.path)
+
+
+def test_half_a_line_that_another_process_leaves_meanwhile_is_dropped(tmp_path: Path) -> None:
+    """As on a full disk, on which there is room again for the next line."""
+    done = tune(tmp_path, trials=1, rounds=1)
+    with (done.path / "journal.log").open("ab") as file:
+        file.write(b'{"op_code":5,"worker')
+    done.study.set_user_attr("note", "good")
+    assert TunedStudy.load(done.path).study.user_attrs["note"] == "good"
+    (done.path / "journal.log").write_bytes(b"")
+    with pytest.raises(DamagedFileError, match=r"journal.log was cut off or replaced"):
+        done.study.set_user_attr("note", "better")
 
 
 def _without_seal(study: Path) -> dict:
@@ -259,6 +313,7 @@ def test_a_journal_that_maximizes_what_the_study_minimizes_is_refused(tmp_path: 
     whole = journal.read_text()
     assert '"directions":[1]' in whole
     journal.write_text(whole.replace('"directions":[1]', '"directions":[2]'))
+    _without_seals(journal)
     for use in (lambda: tune(tmp_path, trials=2, rounds=1), lambda: TunedStudy.load(done.path)):
         with pytest.raises(DamagedFileError, match=r"journal.log is damaged: its study does not minimize"):
             use()
@@ -274,6 +329,15 @@ def test_a_study_whose_journal_is_gone_does_not_begin_anew_without_a_word(tmp_pa
             tune(tmp_path, trials=2)
     journal.write_bytes(whole)
     assert len(tune(tmp_path, trials=2).trials) == 2
+
+
+@pytest.mark.parametrize("name", ["study.yaml", "journal.log"])
+def test_nobody_waits_for_a_pipe(name: str, tmp_path: Path) -> None:
+    done = tune(tmp_path, trials=1, rounds=1)
+    (done.path / name).unlink()
+    os.mkfifo(done.path / name)
+    with pytest.raises(DamagedFileError, match=rf"{name} .*neither a file nor a folder"):
+        TunedStudy.load(done.path)
 
 
 def _forget_the_second_trial(journal: Path) -> None:
@@ -304,6 +368,7 @@ def test_the_folder_of_the_same_hyperparameters_is_the_result_of_a_trial(tmp_pat
     _forget_the_second_trial(done.path / "journal.log")
     again = tune(tmp_path, trials=2, sampler="random")
     assert again.table().drop_columns(["seconds"]) == done.table().drop_columns(["seconds"])
+    assert [trial.curve for trial in again.trials] == [trial.curve for trial in done.trials]  # pruners look at them
     assert (done.path / "trial-0001" / "environment.json").read_bytes() == began
 
 

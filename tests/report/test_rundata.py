@@ -10,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+import fedarena
 from fedarena.analysis.distinct import left_out_lines
+from fedarena.core.errors import BadInputError
 from fedarena.display.terminal import caution_lines
-from fedarena.storage.run_data import find_runs, label_runs, load_run
+from fedarena.storage.run_data import find_runs, label_runs, load_run, load_runs
 
 NEW_COLUMNS = (
     *("invited", "failed", "end_seconds", "wasted_seconds", "wasted_bytes", "joules", "staleness", "succeeded"),
@@ -94,6 +96,23 @@ def test_runs_come_as_people_sort_them(tmp_path: Path) -> None:
         (tmp_path / name / "config.yaml").touch()
     names = [path.name for path in find_runs([tmp_path])]
     assert names == ["a", "epochs5-seed0", "epochs20-seed0", "epochs100-seed0", "epochs100-seed1"]
+
+
+def test_a_run_that_has_lost_its_settings_is_not_left_out_without_a_word(tmp_path: Path) -> None:
+    for number, name in enumerate(("whole", "lost")):
+        fedarena.run(
+            federation="digits",
+            model="logistic_regression",
+            rounds=1,
+            seed=number,
+            name=name,
+            runs_folder=tmp_path / "suite",
+            progress=False,
+        )
+    (tmp_path / "suite" / "lost" / "config.yaml").unlink()
+    for place in (tmp_path, tmp_path / "suite"):
+        with pytest.raises(BadInputError, match=r"suite/lost is not a run folder: it has no config.yaml"):
+            load_runs([place])
 
 
 def test_labels_that_runs_bring_along_are_kept(make_run):

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedarena.core.errors import BadInputError, CannotReadError
+from fedarena.core.errors import BadInputError, CannotReadError, DamagedFileError
 
 MAX_FILE_BYTES = 1 << 31
 _GZIP = b"\x1f\x8b"
@@ -31,7 +31,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     What is not a plain file, such as ``/dev/stdout``, is written to: its place must not be taken.
     """
-    is_special = path.exists() and not path.is_file() and not path.is_dir()
+    is_special = _is_special(path)
     folder = Path(tempfile.gettempdir()) if is_special else path.parent
     temporary = folder / f".{path.name}.{os.getpid()}.tmp"
     try:
@@ -55,8 +55,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Tells a shortage from damage: a file that cannot be read for lack of memory, say, may be as good as ever."""
+    """Tells a shortage from damage: a file that cannot be read for lack of memory, say, may be as good as ever.
+
+    What is not a plain file is refused: whoever opens a pipe waits for somebody to write to it.
+    """
     try:
+        if _is_special(path):
+            raise DamagedFileError(f"{path} cannot be read: it is neither a file nor a folder")
         yield
     except MemoryError as error:
         raise CannotReadError(f"{path} cannot be read: there is not enough memory; {_NOT_DAMAGED}") from error
@@ -64,6 +69,11 @@ def reading(path: Path) -> Iterator[None]:
         if error.errno not in _SHORTAGES:
             raise
         raise CannotReadError(f"{path} cannot be read: {os.strerror(error.errno).lower()}; {_NOT_DAMAGED}") from error
+
+
+def _is_special(path: Path) -> bool:
+    """Whether something is there that is neither a file nor a folder, such as a pipe or a device."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def as_people_sort(name: str) -> list[tuple[int, str]]:

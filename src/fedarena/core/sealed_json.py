@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from fedarena.core.files import json_text
+from fedarena.core.errors import DamagedFileError
+from fedarena.core.files import json_text, reading
 
 CHECKSUM_KEY = "checksum"
 
@@ -33,3 +35,15 @@ def unseal_json(data: bytes) -> dict[str, Any] | None:
         return content if seal_json(content) == data else None
     except (ValueError, RecursionError):
         return None
+
+
+def read_sealed(path: Path, *keys: str) -> dict[str, Any] | None:
+    """What was sealed in a file, which has these entries; None where there is no file."""
+    try:
+        with reading(path):
+            content = unseal_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    if content is None or any(key not in content for key in keys):
+        raise DamagedFileError(f"{path} is damaged: it is not what was written")
+    return content

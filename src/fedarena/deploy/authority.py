@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -73,6 +74,11 @@ class Authority:
             raise DamagedFileError(f"{folder / 'authority'} is damaged: {error}") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise DamagedFileError(f"{folder / _KEY} is damaged: it holds a key of another kind")
+        if key.public_key() != certificate.public_key():
+            raise DamagedFileError(
+                f"{folder / _KEY} is not the key of {folder / _CERTIFICATE}: no device could trust what it signs; "
+                "put back the two files as they were"
+            )
         return cls(key, certificate)
 
     @property
@@ -86,6 +92,16 @@ class Authority:
         """Until when it is good for anything."""
         until: datetime.datetime = self._certificate.not_valid_after_utc
         return until
+
+    def has_issued(self, key: bytes, certificate: bytes) -> bool:
+        """Whether a certificate is of this authority, and the key is that of the certificate (both PEM)."""
+        try:
+            private = serialization.load_pem_private_key(key, None)
+            issued = x509.load_pem_x509_certificate(certificate)
+            issued.verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return bool(private.public_key() == issued.public_key())
 
     def issue_server(self, hosts: list[str], days: float = CERTIFICATE_DAYS) -> Issued:
         """For the server, which devices reach under these names and addresses."""

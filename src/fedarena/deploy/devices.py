@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedarena.client.messages import arrived_results
-from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import write_bytes
-from fedarena.core.sealed_json import seal_json, unseal_json
+from fedarena.core.sealed_json import read_sealed, seal_json
 from fedarena.core.words import counted
 from fedarena.deploy.coordinator import Coordinator
 from fedarena.deploy.scoring import DeviceScoring
@@ -36,9 +35,8 @@ class Joined:
         folder.mkdir(parents=True, exist_ok=True)
         self._known: dict[str, dict[str, Any]] = {}
         for path in folder.glob("*.json"):
-            if (said := unseal_json(path.read_bytes())) is None:
-                raise DamagedFileError(f"{path} is damaged: it is not what was written")
-            self._known[path.stem] = said
+            if (said := read_sealed(path)) is not None:
+                self._known[path.stem] = said
 
     def __len__(self) -> int:
         return len(self._known)

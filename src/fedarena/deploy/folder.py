@@ -11,7 +11,7 @@ from typing import Any
 
 from fedarena.client.identity import GRPC, TRANSPORTS
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.files import write_bytes, write_json
+from fedarena.core.files import reading, write_bytes, write_json
 from fedarena.core.outside_text import quoted
 from fedarena.deploy.authority import Authority, expiry, invitation, write_secret
 from fedarena.deploy.ledger import begin_ledger
@@ -95,21 +95,30 @@ class DeployFolder:
         return member, invitation(self.authority, issued, name, str(self.address), self.transport)
 
     def server_credentials(self) -> tuple[bytes, bytes]:
-        """The server's key and certificate; a new one, if the old one ends soon."""
+        """The server's key and certificate; new ones, if the old one ends soon or they are not those of this folder.
+
+        The latter is so after a kill between the two files, or when one of them was put back from elsewhere.
+        """
         now = datetime.datetime.now(datetime.UTC)
         if self.authority.not_after <= now:
             raise BadInputError(
                 f"The authority of {self.path} expired on {self.authority.not_after:%Y-%m-%d}, and with it all "
                 "invitations; make a new deploy folder with: fedarena deploy init"
             )
-        key, certificate = (self.path / _KEY).read_bytes(), (self.path / _CERTIFICATE).read_bytes()
-        if expiry(certificate) > now + min(_RENEW, (self.authority.not_after - now) / 2):
+        key, certificate = (self._content(name) for name in (_KEY, _CERTIFICATE))
+        ends_soon = now + min(_RENEW, (self.authority.not_after - now) / 2)
+        if self.authority.has_issued(key, certificate) and expiry(certificate) > ends_soon:
             return key, certificate
         issued = self.authority.issue_server(_hosts(self.address))
-        (self.path / _KEY).unlink()
+        (self.path / _KEY).unlink(missing_ok=True)
         write_secret(self.path / _KEY, issued.key)
         write_bytes(self.path / _CERTIFICATE, issued.certificate)
         return issued.key, issued.certificate
+
+    def _content(self, name: str) -> bytes:
+        path = self.path / name
+        with reading(path):
+            return path.read_bytes() if path.exists() else b""
 
 
 def _hosts(address: Address) -> list[str]:

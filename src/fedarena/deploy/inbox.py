@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import sync_folder, write_bytes
-from fedarena.core.sealed_json import seal_json, unseal_json
+from fedarena.core.sealed_json import read_sealed, seal_json
 
 
 class Inbox:
@@ -37,14 +37,7 @@ class Inbox:
 
     def receipt(self, task: str) -> dict[str, Any] | None:
         """What was decided about a task; None: nothing yet."""
-        path = self._receipt(task)
-        try:
-            found = unseal_json(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        if found is None:
-            raise DamagedFileError(f"{path} is damaged: it is not what was written")
-        return found
+        return read_sealed(self._receipt(task), "accepted", "sha256")
 
     def accepted_body(self, task: str) -> Path:
         """Where an update is that was accepted, after a look whether it is still the same."""

@@ -6,7 +6,6 @@ rounds would take: of the same devices, another number of them, another protocol
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.files import write_json
 from fedarena.core.folders import new_folder
 from fedarena.core.outside_text import as_file_name
+from fedarena.core.sealed_json import read_sealed
 from fedarena.deploy.serving import DEPLOYED
 from fedarena.metrics import USED
 from fedarena.runs.config import read_settings, resolve
@@ -129,7 +129,7 @@ def _transfers(sizes: Any, seconds: Any) -> list[dict[str, float]]:
 
 def _names(run: Path) -> dict[int, str]:
     path = run / DEPLOYED / "run.json"
-    try:
-        return {int(number): str(name) for number, name in json.loads(path.read_bytes())["clients"]}
-    except FileNotFoundError:
-        raise BadInputError(f"{run} is not the folder of a deployed run: it has no {DEPLOYED}/run.json") from None
+    record = read_sealed(path, "clients")
+    if record is None:
+        raise BadInputError(f"{run} is not the folder of a deployed run: it has no {DEPLOYED}/run.json")
+    return {int(number): str(name) for number, name in record["clients"]}

@@ -20,7 +20,7 @@ import filelock
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import write_bytes
 from fedarena.core.outside_text import quoted
-from fedarena.core.sealed_json import seal_json, unseal_json
+from fedarena.core.sealed_json import read_sealed, seal_json
 
 FILE = "clients.json"
 _FORMAT = 1
@@ -141,9 +141,9 @@ def check_name(name: str) -> None:
 
 
 def _read(path: Path) -> dict[str, Member]:
-    content = unseal_json(path.read_bytes())
+    content = read_sealed(path, "format", "clients")
     if content is None:
-        raise DamagedFileError(f"{path} is damaged: it is not what was written")
+        raise DamagedFileError(f"{path} is missing")
     try:
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']!r}")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import write_bytes
-from fedarena.core.sealed_json import seal_json, unseal_json
+from fedarena.core.sealed_json import read_sealed, seal_json
 
 OFFENCES_FILE = "refused.json"  # of the folder in which a server keeps what is under way
 
@@ -17,13 +16,8 @@ class Offences:
     def __init__(self, folder: Path):
         self._path = folder / OFFENCES_FILE
         self._known: dict[str, list[str]] = {}
-        try:
-            found = unseal_json(self._path.read_bytes())
-        except FileNotFoundError:
-            return
-        if found is None:
-            raise DamagedFileError(f"{self._path} is damaged: it is not what was written")
-        self._known = found["refused"]
+        if (found := read_sealed(self._path, "refused")) is not None:
+            self._known = found["refused"]
 
     def add(self, serial: str, what: str) -> int:
         """One more, durably; how many there are. What is refused again after a kill, by its name, counts once."""

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from fedarena.client import codec
-from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.errors import BadInputError
 from fedarena.core.files import write_bytes
 from fedarena.core.options import resolve_part
-from fedarena.core.sealed_json import seal_json, unseal_json
+from fedarena.core.sealed_json import read_sealed, seal_json
 from fedarena.core.words import counted
 from fedarena.deploy.admission import Admission
 from fedarena.deploy.calls import Calls, Offer
@@ -379,13 +379,7 @@ def _names(record: dict[str, Any]) -> dict[int, str]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        found = unseal_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    if found is None:
-        raise DamagedFileError(f"{path} is damaged: it is not what was written")
-    return found
+    return read_sealed(path, "run", "id", "account", "asked", "began", "clients")
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import write_bytes
-from fedarena.core.sealed_json import seal_json, unseal_json
+from fedarena.core.sealed_json import read_sealed, seal_json
 
 ROUND_FILE = "round.json"  # of the folder in which a server keeps what is under way
 ACCEPTED, REFUSED, LATE, GONE, EXCLUDED = "accepted", "refused", "late", "gone", "excluded"
@@ -150,12 +150,9 @@ class Journal:
 
     def read(self) -> Course | None:
         """What was written last; None: nothing. What became of tasks meanwhile the inbox knows."""
-        try:
-            content = unseal_json(self._path.read_bytes())
-        except FileNotFoundError:
-            return None
+        content = read_sealed(self._path)
         if content is None:
-            raise DamagedFileError(f"{self._path} is damaged: it is not what was written")
+            return None
         try:
             closed = content["closed"]
             return Course(

@@ -6,6 +6,7 @@ column of its own, and the two are never added: one is hours of phones, the othe
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 from fedarena.core.arrow_memory import arrow_file
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading, replacing
+from fedarena.core.sealed_json import CHECKSUM_KEY
 from fedarena.hpo.space import Configuration, Hyperparameter, Space
 
 FloatArray = npt.NDArray[np.float64]
@@ -184,7 +186,9 @@ class Trajectory:
             "budget_s": self.budget_s,
             "is_complete": self.is_complete,
         }
-        return pa.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
+        table = pa.table(columns)
+        about[CHECKSUM_KEY] = _checksum(about, table)
+        return table.replace_schema_metadata({_KEY: json.dumps(about).encode()})
 
 
 def incumbent_places(rounds: Sequence[int] | IntArray, values: Sequence[float] | FloatArray) -> IntArray:
@@ -228,6 +232,9 @@ def read_trajectory(path: Path) -> Trajectory:
         about = json.loads((table.schema.metadata or {})[_KEY])
         if about["format"] != _FORMAT:
             raise DamagedFileError(f"{path} keeps a search in the form of another version; remove it to search again")
+        checksum = about.pop(CHECKSUM_KEY, None)  # searches of earlier versions have none
+        if checksum is not None and checksum != _checksum(about, table):
+            raise DamagedFileError(f"{path} is damaged: its numbers do not match its checksum")
         searched = Searched(**{one.name: about[one.name] for one in fields(Searched)})
         columns = _columns_of_table(table, searched)
         return Trajectory._of_columns(searched, about["budget_s"], columns, about["is_complete"])
@@ -235,6 +242,17 @@ def read_trajectory(path: Path) -> Trajectory:
         if isinstance(error, DamagedFileError):
             raise
         raise DamagedFileError(f"{path} is damaged, or holds something else than a search") from error
+
+
+def _checksum(about: Mapping[str, Any], table: pa.Table) -> str:
+    """What changes when anything in a search does: Parquet's pages and its footer have no checksums."""
+    digest = hashlib.blake2b(json.dumps(about).encode(), digest_size=16)
+    for name in table.column_names:
+        column = table[name]
+        is_text = pa.types.is_string(column.type)
+        digest.update(json.dumps([name, str(column.type), column.to_pylist() if is_text else len(column)]).encode())
+        digest.update(b"" if is_text else np.ascontiguousarray(column.to_numpy()).tobytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import safetensors.torch
 from torch import nn
 
 from fedarena.core.errors import BadInputError, RunFailedError
@@ -23,7 +22,7 @@ from fedarena.runs.observer import Observer
 from fedarena.runs.opening import open_federation
 from fedarena.runs.own_source import changed_source_of
 from fedarena.runs.plain_torch import plain_torch
-from fedarena.runs.weights import read_weights
+from fedarena.runs.weights import read_weights, safetensors_bytes
 from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import open_client_states, read_best, read_snapshot, read_state
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles, read_constants
@@ -112,7 +111,7 @@ def export_model(folder: Path, path: Path, which: Which = "last", client: str | 
     tensors = {name: t.contiguous().clone() for name, t in module.state_dict().items()}
     try:
         with replacing(path) as temporary:
-            temporary.write_bytes(safetensors.torch.save(tensors, {"format": "pt", "run": folder.name}))
+            temporary.write_bytes(safetensors_bytes(tensors, {"run": folder.name}))
     except OSError as error:
         raise RunFailedError(f"Cannot write {path}: {error.strerror or error}") from error
     return module

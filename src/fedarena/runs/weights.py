@@ -15,6 +15,7 @@ from math import isqrt
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -46,6 +47,7 @@ from fedarena.train.own_code import prepare_algorithm
 # Under which files of whole trainings keep the model.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _HUGGING_FACE_FILES = ("model.safetensors", "pytorch_model.bin")  # the first one is preferred
+_CHECKSUM = "fedarena_checksum"  # of all tensors, among what a file says about itself
 _MOST_NAMED = 6
 
 
@@ -204,11 +206,29 @@ def _evaluated(folder: Path, server: Groups) -> Tensors:
     return algorithm.evaluation_params(server)
 
 
+def safetensors_bytes(tensors: Tensors, about: Mapping[str, str]) -> bytes:
+    """A file of weights, with a checksum of them among what it says `about` itself."""
+    return safetensors.torch.save(tensors, {"format": "pt", **about, _CHECKSUM: _checksum(tensors)})
+
+
+def _checksum(tensors: Tensors) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name, t in sorted(tensors.items()):
+        digest.update(f"{name} {t.dtype} {list(t.shape)}\n".encode())
+        digest.update(t.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
 def _from_safetensors(path: Path) -> Tensors:
     try:
-        return safetensors.torch.load_file(path)
+        with safetensors.safe_open(path, framework="pt") as file:
+            checksum = (file.metadata() or {}).get(_CHECKSUM)  # in files that were written here
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     except Exception as error:  # also about kinds of numbers that torch does not know
         raise DamagedFileError(f"{path} cannot be read as safetensors: {_one_line(error)}") from None
+    if checksum is not None and checksum != _checksum(tensors):
+        raise DamagedFileError(f"{path} is damaged: its weights do not match their checksum")
+    return tensors
 
 
 def _from_torch(path: Path) -> Tensors:

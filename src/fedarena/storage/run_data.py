@@ -24,6 +24,7 @@ from fedarena.storage.run_files import (
     ENVIRONMENT_FILE,
     FLEET_FILE,
     PREDICTIONS_FILE,
+    STATE_FILE,
     SUMMARY_FILE,
     RunFiles,
     read_parquet,
@@ -186,7 +187,9 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         if (path / CONFIG_FILE).exists():
             found.append(path)
             continue
-        found_inside = (p.parent for depth in ("[!.]*", "[!.]*/[!.]*") for p in path.glob(f"{depth}/{CONFIG_FILE}"))
+        # One that has lost its settings is found by its checkpoint: whoever reads it says so.
+        marks = [(depth, mark) for depth in ("[!.]*", "[!.]*/[!.]*") for mark in (CONFIG_FILE, STATE_FILE)]
+        found_inside = {p.parents[mark.count("/")] for depth, mark in marks for p in path.glob(f"{depth}/{mark}")}
         inside = sorted(found_inside, key=lambda found: as_people_sort(str(found)))
         if not inside:
             raise BadInputError(f"{path} is not a run folder and holds none: there is no {CONFIG_FILE}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import filecmp
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,20 @@ def leaf_files(place: Path) -> list[LeafFile]:
     if all(by_name) and len({found[1] for found in by_name if found}) > 1:
         return [LeafFile(path, FOLDERS[found[1]]) for path, found in zip(paths, by_name, strict=True) if found]
     return [LeafFile(path, None) for path in paths]
+
+
+def check_parts(files: Sequence[LeafFile]) -> None:
+    """Refuses a file that stands for two parts, as after a copy to the wrong folder."""
+    by_size: dict[int, list[LeafFile]] = {}
+    for file in files:
+        alike = by_size.setdefault(file.path.stat().st_size, [])
+        for other in alike:
+            if other.part != file.part and filecmp.cmp(other.path, file.path, shallow=False):
+                raise BadInputError(
+                    f"{other.path} and {file.path} are the same file, and cannot be for two parts; put back what was "
+                    "there"
+                )
+        alike.append(file)
 
 
 def _json_files(folder: Path) -> list[Path]:

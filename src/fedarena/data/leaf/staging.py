@@ -11,7 +11,7 @@ import numpy as np
 
 from fedarena.core.errors import BadInputError
 from fedarena.data.leaf.description import Description
-from fedarena.data.leaf.files import LeafFile
+from fedarena.data.leaf.files import LeafFile, check_parts
 from fedarena.data.leaf.kinds import Columns, Described, Kind
 from fedarena.data.leaf.reading import Head, read_head, read_users
 from fedarena.data.registry import Progress
@@ -72,6 +72,7 @@ def list_users(files: Sequence[LeafFile], heads: Sequence[Head]) -> tuple[Users,
         if len(described) < len(heads) or any(other != described[0] for other in described):
             raise BadInputError(f"The files in {files[0].path.parent.parent} are not of one federation")
         return _in_order_of_clients(files, heads, described[0])
+    check_parts(files)
     users, place_of = Users(), dict[str, int]()
     first_file: list[dict[str, int]] = [{} for _ in range(UNDIVIDED + 1)]
     places = []

@@ -2,13 +2,16 @@
 
 Beside a data file lies a small one with the CRC-32 of every block of it. Together these come to the CRC-32 of the whole
 file, which the manifest has, so they need no entry of their own there. A block is checked when it is read for the first
-time; stores from before there were such files are read without, until `fedarena data verify` has looked at them.
+time. Where there is no such file, as in stores from before there were any, all of the data file is read once, and if it
+is as it was written, it gets one.
 """
 
 from __future__ import annotations
 
 import mmap
+import threading
 import zlib
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -16,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedarena.core.errors import DamagedFileError
-from fedarena.core.files import write_bytes
+from fedarena.core.files import reading, write_bytes
 from fedarena.data.store.schema import AnyArray, IntArray
 
 BLOCK_BYTES = 1 << 16
@@ -26,6 +29,7 @@ SMALL_FILE_BYTES = 1 << 22
 _POLYNOMIAL = 0xEDB88320  # of CRC-32, its lowest power in the highest bit
 _ONE, _X = 1 << 31, 1 << 30
 Checksums = npt.NDArray[np.uint32]
+_MAKING = threading.Lock()  # checksums that are not there, since threads write to the same temporary file
 
 
 class RunningChecksums:
@@ -63,6 +67,15 @@ class RunningChecksums:
     def write(self, path: Path) -> None:
         """Puts those of a data file's blocks beside it."""
         write_bytes(checksums_path(path), self.blocks.tobytes())
+
+
+def checksums_of(path: Path) -> RunningChecksums:
+    """The checksums of a file, read in pieces."""
+    checksums = RunningChecksums()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 22):
+            checksums.add(memoryview(block))
+    return checksums
 
 
 def combined(blocks: Checksums, length_bytes: int) -> int:
@@ -129,25 +142,25 @@ class CheckedBlocks:
     def __init__(self, path: Path, mapped: mmap.mmap, crc32: int, checked: bool = True):
         self._path, self._content, self._crc32 = path, memoryview(mapped), crc32
         self.base_address = np.frombuffer(mapped, dtype=np.uint8).ctypes.data if len(mapped) else 0
-        self._is_known = checked and checksums_path(path).exists()
+        self._is_checked = checked
         self._checked: npt.NDArray[np.bool_] = np.zeros(-(-len(mapped) // BLOCK_BYTES), dtype=np.bool_)
 
     def check_rows(self, place: int, rows: IntArray, row_bytes: int) -> None:
         """Checks rows of a column whose first one lies at this place of the file."""
-        if self._is_known and len(rows) and row_bytes:
+        if self._is_checked and len(rows) and row_bytes:
             starts = place + rows * row_bytes
             self.check(starts, starts + row_bytes)
 
     def check_buffer(self, address: int, length: int) -> None:
         """Checks all of a piece of memory that is a part of the mapped file."""
-        if self._is_known and length:
+        if self._is_checked and length:
             start = address - self.base_address
             self.check(np.array([start]), np.array([start + length]))
 
     def check_frame(self) -> None:
         """Checks both ends of the file, which say where everything is; of a small file all of it."""
         length = len(self._content)
-        if self._is_known and length:
+        if self._is_checked and length:
             if length <= SMALL_FILE_BYTES:
                 self.check(np.array([0]), np.array([length]))
             else:
@@ -155,7 +168,7 @@ class CheckedBlocks:
 
     def check(self, starts: IntArray, stops: IntArray) -> None:
         """Checks the bytes from each start to its stop; raises `DamagedFileError` if some are not as written."""
-        if not self._is_known or not len(starts):
+        if not self._is_checked or not len(starts):
             return
         first, last = starts // BLOCK_BYTES, (stops - 1) // BLOCK_BYTES
         lowest, highest = int(first.min()), int(last.max())
@@ -176,14 +189,31 @@ class CheckedBlocks:
     @cached_property
     def _expected(self) -> list[int]:
         path = checksums_path(self._path)
+        with _MAKING:
+            if not path.exists():
+                return self._made(path)
         try:
-            found: AnyArray = np.fromfile(path, dtype="<u4")
+            with reading(path):
+                found: AnyArray = np.fromfile(path, dtype="<u4")
         except OSError as error:
             raise DamagedFileError(f"{path} cannot be read: {error.strerror}.") from error
         is_whole = path.stat().st_size == 4 * len(self._checked) == 4 * len(found)
         if not is_whole or combined(found, len(self._content)) != self._crc32:
             raise DamagedFileError(
-                f"{path} is damaged: its checksums are not those of {self._path.name}; remove it, and `fedarena data "
-                "verify` will make it anew if the store is as it was written."
+                f"{path} is damaged: its checksums are not those of {self._path.name}; remove it, and it will be made "
+                "anew if the store is as it was written."
             )
         return [int(checksum) for checksum in found]
+
+    def _made(self, path: Path) -> list[int]:
+        """The checksums of a file that has none beside it, put there if the folder can be written to."""
+        try:
+            with reading(self._path):
+                found = checksums_of(self._path)
+        except OSError as error:
+            raise DamagedFileError(f"{self._path} cannot be read: {error.strerror}.") from error
+        if found.crc32 != self._crc32:
+            raise DamagedFileError(f"{self._path} is damaged: its checksum is not the one of what was written.")
+        with suppress(OSError):
+            found.write(self._path)
+        return [int(checksum) for checksum in found.blocks]

@@ -23,7 +23,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading
 from fedarena.core.registry import nearest
 from fedarena.core.words import counted
-from fedarena.data.store.block_checksums import checksums_path
+from fedarena.data.store.block_checksums import checksums_of, checksums_path
 from fedarena.data.store.pictures import StoredPictures
 from fedarena.data.store.schema import (
     FORMAT,
@@ -40,7 +40,7 @@ from fedarena.data.store.schema import (
     TaskSpec,
 )
 from fedarena.data.store.stretches import rows_of
-from fedarena.data.store.table import STRING, Column, TableReader, checksums_of
+from fedarena.data.store.table import STRING, Column, TableReader
 
 MANIFEST_NAME = "federation.json"
 SAMPLES_NAME = "samples.arrow"

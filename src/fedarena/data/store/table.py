@@ -319,12 +319,3 @@ class _ChecksummedFile:
         os.fsync(self._file.fileno())
         self._file.close()
         self.checksums.write(self._path)
-
-
-def checksums_of(path: Path) -> RunningChecksums:
-    """The checksums of a file, read in pieces."""
-    checksums = RunningChecksums()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 22):
-            checksums.add(memoryview(block))
-    return checksums

@@ -24,8 +24,8 @@ from fedarena.runs.config import RunConfig, read_settings
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import Run
 from fedarena.simulate import RoundOutcome, Snapshot
-from fedarena.storage.run_data import load_run
-from fedarena.storage.run_files import CONFIG_FILE, SUMMARY_FILE
+from fedarena.storage.run_data import RunData, load_run
+from fedarena.storage.run_files import CONFIG_FILE, SUMMARY_FILE, RunFiles
 from fedarena.train import ClientScores
 from fedarena.train.engine import Part
 
@@ -120,7 +120,20 @@ class Course:
         return np.concatenate([since, np.full(rounds - len(since), last)])
 
     def _table(self) -> pa.Table:
-        return load_run(self.folder).rounds if self._run is None else self._run.rounds
+        return self._recorded().rounds if self._run is None else self._run.rounds
+
+    def _recorded(self) -> RunData:
+        data = load_run(self.folder)
+        self._check_name(data.name)
+        return data
+
+    def _check_name(self, name: str) -> None:
+        """Refuses the run of another course, whose settings its name stands for."""
+        if name != self.config.name:
+            raise DamagedFileError(
+                f"{self.folder} holds another course, {name}; put back what was there, or remove that folder and the "
+                "file of scores beside it, and the course is trained again"
+            )
 
     def _rounds_on_disk_are(self, rounds: int) -> bool:
         """Whether all that was asked lies on disk, so that nothing has to be built."""
@@ -128,7 +141,7 @@ class Course:
             return self._run.round >= rounds
         if not (self.folder / SUMMARY_FILE).exists():
             return False
-        data = load_run(self.folder)
+        data = self._recorded()
         if data.status == "diverged":
             self._ended = "diverged"
             return True
@@ -144,7 +157,10 @@ class Course:
         return self._run
 
     def _reopen(self) -> Run:
-        wanted, had = self.config.rounds, read_settings(self.folder / CONFIG_FILE)["rounds"]
+        RunFiles.open(self.folder).read(CONFIG_FILE)  # which nobody may have changed
+        settings = read_settings(self.folder / CONFIG_FILE)
+        self._check_name(settings["name"])
+        wanted, had = self.config.rounds, settings["rounds"]
         run = Run.reopen(self.folder, self._scored, rounds=wanted if had < wanted else None)
         try:
             self._scored.complete(run)
@@ -162,7 +178,7 @@ class ScoredParts(Observer):
     """
 
     def __init__(self, path: Path):
-        self._path = path
+        self._path, self._course = path, path.name.removesuffix(_SCORES_END)
         self._experiment: Experiment | None = None
 
     def warned(self, message: str) -> None:
@@ -214,7 +230,8 @@ class ScoredParts(Observer):
                 if part != EVALUATED:
                     line[score_name(part, name)] = float(found.total) if found.total is not None else np.nan
         with open(self._path, "a", encoding="utf-8") as file:
-            file.write("\n" + _sealed(line))  # which also ends a line that a killed process has left half-written
+            # The line break also ends a line that a killed process has left half-written.
+            file.write("\n" + _sealed(line, self._course))
 
     def _known(self, rounds: int) -> list[Mapping[str, Any]]:
         """The lines of the rounds 1, 2, …; refuses where one of them is not there."""
@@ -231,25 +248,30 @@ class ScoredParts(Observer):
         found: dict[int, Mapping[str, Any]] = {}
         are_sealed = False  # as those of earlier versions are not
         for text in self._path.read_bytes().splitlines() if self._path.exists() else ():
-            line = _unsealed(text)
+            line = _unsealed(text, self._course)
             if line is not None and (CHECKSUM_KEY in line or not are_sealed):
                 are_sealed = CHECKSUM_KEY in line
                 found[line["round"]] = line
         return found
 
 
-def _sealed(line: Mapping[str, Any]) -> str:
-    """A line that carries a checksum of itself."""
-    return json.dumps({**line, CHECKSUM_KEY: checksum_of(json.dumps(line).encode())})
+def _sealed(line: Mapping[str, Any], course: str) -> str:
+    """A line that carries a checksum of itself and of whose it is."""
+    return json.dumps({**line, CHECKSUM_KEY: checksum_of(f"{course} {json.dumps(line)}".encode())})
 
 
-def _unsealed(text: bytes) -> dict[str, Any] | None:
-    """What a line says; None unless it is as it was written, as far as it has a checksum."""
+def _unsealed(text: bytes, course: str) -> dict[str, Any] | None:
+    """What a line says; None unless it is as it was written for that course, as far as it has a checksum."""
     try:
         line: dict[str, Any] = json.loads(text)
         numbers = {name: value for name, value in line.items() if name != CHECKSUM_KEY}
         is_whole = all(type(value) in (int, float) for value in numbers.values()) and type(numbers["round"]) is int
-        is_whole &= CHECKSUM_KEY not in line or _sealed(numbers).encode() == text
+        if CHECKSUM_KEY in line:
+            of_itself = checksum_of(json.dumps(numbers).encode())  # alone, as earlier versions wrote it
+            is_whole &= text in (
+                _sealed(numbers, course).encode(),
+                json.dumps({**numbers, CHECKSUM_KEY: of_itself}).encode(),
+            )
     except (ValueError, KeyError, AttributeError, RecursionError):
         return None
     return line if is_whole else None

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from filelock import FileLock, Timeout
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.files import replacing, write_json
+from fedarena.core.files import reading, replacing, write_json
 from fedarena.core.words import some
 from fedarena.hpo.cost import SystemModel
 from fedarena.hpo.lanes.trials import carry_trials
@@ -108,9 +108,9 @@ def _make_here(recipe: Recipe, path: Path, training: Training, device: DeviceNam
         raise BadInputError(f"{path} is being made by another process") from None
     try:
         problem = _raw_problem(recipe, parts / _RUNS)
-        _check_plan(parts, recipe, problem)
+        made_for = _check_plan(parts, recipe, problem)
         trainer = _trainer(training, problem, recipe, device)
-        means = _train_all(recipe, trainer, parts, progress)
+        means = _train_all(recipe, trainer, parts, made_for, progress)
         table = _assemble(recipe, problem, means, trainer.name, None)
         write_table(table, path)
     finally:
@@ -153,7 +153,7 @@ def _made_for(recipe: Recipe, problem: RawProblem) -> str:
     return f"{recipe.fingerprint} {problem.federation.fingerprint}{made_of}"
 
 
-def _train_all(recipe: Recipe, trainer: Trainer, parts: Path, progress: Progress | None) -> FloatArray:
+def _train_all(recipe: Recipe, trainer: Trainer, parts: Path, made_for: str, progress: Progress | None) -> FloatArray:
     """Means over seeds, ``[configurations, rates, scores, rounds]``; blocks on disk are not trained."""
     found: dict[int, FloatArray] = {}
     per_configuration = len(recipe.rates) * len(recipe.seeds)
@@ -163,14 +163,14 @@ def _train_all(recipe: Recipe, trainer: Trainer, parts: Path, progress: Progress
             progress(len(found) * per_configuration, total)
         block = parts / f"block-{number:05d}.npz"
         shape = (len(places), len(recipe.rates), len(recipe.seeds), len(trainer.scores), len(recipe.rounds))
-        values = _read_block(block, shape, places)
+        values = _read_block(block, shape, places, made_for)
         if values is None:
             done = len(found) * per_configuration
             told = None if progress is None else lambda trials, done=done: progress(done + trials, total)
             values = trainer.train([configurations[place] for place in places], told)
             assert values.shape == shape
             with replacing(block) as temporary, open(temporary, "wb") as file:
-                np.savez(file, values=values, places=places)
+                np.savez(file, values=values, places=places, made_for=made_for)
         found |= dict(zip(places, values, strict=True))
     if progress is not None:
         progress(total, total)
@@ -239,19 +239,24 @@ def _assemble(
     )
 
 
-def _check_plan(parts: Path, recipe: Recipe, problem: RawProblem) -> None:
-    """Refuses to go on with the parts of another table, or of the same one of other samples or source."""
+def _check_plan(parts: Path, recipe: Recipe, problem: RawProblem) -> str:
+    """Refuses to go on with the parts of another table, or of the same one of other samples or source.
+
+    Returns what tells blocks of this one from others.
+    """
     plan = parts / _PLAN
     content: dict[str, Any] = {
         "recipe_fingerprint": recipe.fingerprint,
         _SAMPLES: samples_fingerprint(problem.federation),
         MADE_OF: problem.made_of,
     }
+    made_for = settings_digest(content)
     if not plan.exists():
         write_json(plan, content)
-        return
+        return made_for
     try:
-        known = json.loads(plan.read_text())
+        with reading(plan):
+            known = json.loads(plan.read_text())
         recipe_of_parts, samples_of_parts = known["recipe_fingerprint"], known.get(_SAMPLES, content[_SAMPLES])
         changed = changed_since(known.get(MADE_OF, {}), problem.made_of)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -269,17 +274,20 @@ def _check_plan(parts: Path, recipe: Recipe, problem: RawProblem) -> None:
         raise BadInputError(
             f"{parts} has parts that were trained before {some(changed)} changed; remove it, or choose another name"
         )
+    return made_for
 
 
-def _read_block(path: Path, shape: tuple[int, ...], places: list[int]) -> FloatArray | None:
+def _read_block(path: Path, shape: tuple[int, ...], places: list[int], made_for: str) -> FloatArray | None:
     """What was trained before; None if it was not, or what is there is damaged: then it is trained again.
 
-    So is a block of other configurations, which is there if another number of trials at once was asked for before.
+    So is a block of other configurations, which is there if another number of trials at once was asked for before, and
+    one of another table, which somebody has put there.
     """
     try:
-        with np.load(path, allow_pickle=False) as content:
+        with reading(path), np.load(path, allow_pickle=False) as content:
             values: FloatArray = content["values"]
             its_places = content["places"].tolist()
+            its_table = str(content["made_for"]) if "made_for" in content else made_for  # none of earlier versions
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
-    return values if values.shape == shape and its_places == places else None
+    return values if values.shape == shape and its_places == places and its_table == made_for else None

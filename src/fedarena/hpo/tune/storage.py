@@ -19,13 +19,14 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.files import fingerprint_of, write_text
+from fedarena.core.files import fingerprint_of, reading, write_text
 from fedarena.core.options import explain
 from fedarena.core.outside_text import quoted
 from fedarena.core.own_source import OwnSource
 from fedarena.core.words import some
 from fedarena.core.yaml_files import read_yaml
 from fedarena.hpo.space import Space
+from fedarena.hpo.tune.journal import Journal
 from fedarena.hpo.tune.objectives import Objective, parse_constraint
 from fedarena.hpo.tune.options import parse_options, usual_population
 from fedarena.hpo.tune.plan import TuningPlan
@@ -99,13 +100,18 @@ def read_study(folder: Path) -> TuningPlan:
     path = folder / STUDY_FILE
     if not path.exists():
         raise BadInputError(f"{folder} holds no study: there is no {STUDY_FILE}")
+    with reading(path):
+        return _study_in(path)
+
+
+def _study_in(path: Path) -> TuningPlan:
     try:
         found = _StudyFile.model_validate(read_yaml(path))
         _check_seal_of_study(path)
         objectives = {one.name: one for one in map(_objective, found.objectives)}
         return TuningPlan(
             name=found.name,
-            folder=folder,
+            folder=path.parent,
             settings=found.settings,
             space=Space.parse(found.search),
             options=parse_options(found.tune),
@@ -211,12 +217,9 @@ def lock_of_trial(plan: TuningPlan, number: int) -> FileLock | None:
 
 
 def _journal(folder: Path) -> Any:
-    path = folder / JOURNAL_FILE
-    backend = optuna.storages.journal.JournalFileBackend(str(path), _JournalLock(folder))
-    with _locked(folder, "journal"):
-        _drop_half_a_line(path)
+    path, lock = folder / JOURNAL_FILE, FileLock(_lock_path(folder, "journal"), thread_local=False)
     try:
-        return optuna.storages.JournalStorage(backend)
+        return optuna.storages.JournalStorage(Journal(path, lock))
     except (ValueError, KeyError, TypeError, AssertionError) as error:
         raise DamagedFileError(f"{path} is damaged: it is not a journal of Optuna ({quoted(str(error))})") from error
 
@@ -227,40 +230,6 @@ def _sqlite(address: str) -> Any:
     except Exception as error:  # whatever the library of databases raises
         reason = str(error).splitlines()[0]
         raise BadInputError(f"tune.storage cannot be opened: {address} ({quoted(reason)})") from error
-
-
-def _drop_half_a_line(path: Path) -> None:
-    """What a killed process left at the end of the journal; nobody has read it, and nobody writes now.
-
-    A whole last line that is no JSON, also an empty one, is damage. Optuna would take it for one that is still being
-    written, and fail later, once another one follows.
-    """
-    with open(path, "rb+") as file:
-        content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            file.truncate(whole)
-    last_line = content[: whole - 1].rpartition(b"\n")[2] if whole else b"{}"
-    try:
-        json.loads(last_line)
-    except ValueError as error:
-        raise DamagedFileError(f"{path} is damaged: its last line is no JSON ({quoted(str(error))})") from None
-
-
-class _JournalLock:
-    """A lock that does not outlive the process that holds it, as Optuna's own ones do."""
-
-    def __init__(self, folder: Path):
-        self._lock = FileLock(_lock_path(folder, "journal"), thread_local=False)
-
-    def acquire(self) -> bool:
-        """Waits until nobody else writes."""
-        self._lock.acquire()
-        return True
-
-    def release(self) -> None:
-        """Lets others write."""
-        self._lock.release()
 
 
 def _damaged(plan: TuningPlan, error: Exception) -> DamagedFileError:

@@ -151,7 +151,7 @@ class Worker:
                     runs.close(why)
                     self.study.tell(trial, state=_STATE.PRUNED)
                     return Ended(number, "pruned", rounds=runs.rounds, sentence=f"{why} after round {runs.rounds}")
-                if runs.is_over:
+                if runs.is_over and stage >= runs.rounds:  # what was finished before is told from its beginning, too
                     break
                 if trial.user_attrs.get(_DEATHS, 0):
                     trial.set_user_attr(_DEATHS, 0)

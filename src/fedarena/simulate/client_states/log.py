@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from fedarena.core.errors import DamagedFileError
+from fedarena.core.files import reading
 from fedarena.simulate.client_states.layout import Layout, PackedState
 from fedarena.train import Groups
 from fedarena.train.shards import StateFile
@@ -243,7 +244,7 @@ class ClientStateLog:
     def _scan_file(self, end: LogEnd, read_contents: bool = True) -> None:
         """Finds out what a file holds; without `read_contents`, headers alone are checked."""
         try:
-            with open(self.path, "rb") as file:
+            with reading(self.path), open(self.path, "rb") as file:
                 self._scan(file, end, read_contents)
         except OSError as error:
             raise DamagedFileError(f"The checkpoint {self.path} cannot be read: {error.strerror}") from None
@@ -299,7 +300,7 @@ def write_part(folder: Path, name: str, states: Iterable[tuple[int, PackedState]
 def _read_checked(path: Path, place: _Place | StatePlace) -> bytes:
     """The content of a record."""
     try:
-        with open(path, "rb") as file:
+        with reading(path), open(path, "rb") as file:
             file.seek(place.start)
             content = file.read(place.bytes)
     except OSError as error:
