@@ -33,6 +33,10 @@ from fedarena.train.recurrent import RecurrentLayers
 from fedarena.train.tensors import Groups, innermost_channels, map_groups, sent_to
 from fedarena.train.vectorizing import NotingValues, RefusingCounts, noting_slow_operations
 
+# Hooks of an algorithm that are computed for many clients.
+_IN_STEPS = ("local_loss", "local_gradient")
+_AROUND_STEPS = ("local_start", "client_update")
+
 
 class StackedSteps:
     """The steps of an algorithm's clients, with `convolutions` and, on a CPU, `kernels` as it is said here."""
@@ -50,6 +54,7 @@ class StackedSteps:
         self.convolutions, self._kernels = convolutions, kernels
         # Our own losses leave out what fills batches up to the same size; others might count it, and look first.
         self._seals_batches = is_own(type(algorithm).local_loss) or is_own(type(task).loss)
+        self._own_hooks = {hook for hook in (*_IN_STEPS, *_AROUND_STEPS) if is_own(getattr(type(algorithm), hook))}
         self.exact_batches = counts_padding(task)
 
     def initial_params(self) -> Tensors:
@@ -67,25 +72,31 @@ class StackedSteps:
         states = map_groups(lambda t: torch.stack([t, t]), self.algorithm.client_init(broadcast))
         jobs = JobArrays.of([Job(0, 1), Job(1, 1)]).tensors(next(iter(broadcast["params"].values())), seed)
         given = Given(states, broadcast, jobs)
+        trials = [given]
+        if self._own_hooks:  # clients may have downloaded different versions, which are rows then
+            trials.append(Given(states, map_groups(lambda t: torch.stack([t, t]), broadcast), jobs, shared=False))
         columns = {name: torch.stack([t, t]).to(self.hardware.device) for name, t in self.task.example(2).items()}
         self.task.module.train()
         with torch.no_grad(), LayerTracker(self.task.module) as tracker, noting_slow_operations(notes):
             hook = "local_start"
             try:
-                params = self.start_params(given, 2)
                 two = torch.ones(2, device=self.hardware.device, dtype=self.hardware.dtype)
-                changing = Changing(params, optimizer_init(self.local, params), two, two)
                 mask = torch.ones(2, 2, device=self.hardware.device)
-                hook = "local_loss or local_gradient"
                 batch = Batch(columns, mask, two.long())
-                with RefusingCounts(), NotingValues() as values:
-                    self.step(changing, given, batch)
-                if values.asked:  # a program would always take the same way
-                    StepPrograms(self.step).try_recording(changing, given, batch)
-                hook = "client_update"
                 ones = np.ones(2, dtype=np.int64)
                 losses = ones.astype(np.float64) if self.algorithm.needs_start_loss else None
-                self.updates(params, given, Work(ones, ones, ones, losses))
+                for now in trials:
+                    hook = "local_start"
+                    params = self.start_params(now, 2)
+                    changing = Changing(params, optimizer_init(self.local, params), two, two)
+                    hook = "local_loss or local_gradient"
+                    with RefusingCounts(), NotingValues() as values:
+                        self.step(changing, now, batch)
+                    # A program would always take the same way, and read what it is given by operations alone.
+                    if now.shared and (values.asked or not self._own_hooks.isdisjoint(_IN_STEPS)):
+                        StepPrograms(self.step).try_recording(changing, now, batch)
+                    hook = "client_update"
+                    self.updates(params, now, Work(ones, ones, ones, losses))
                 if self.algorithm.personalizes and states:
                     hook = "personal_models"
                     example = newcomer(broadcast, {})
