@@ -31,7 +31,7 @@ from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given, StepPrograms
 from fedarena.train.recurrent import RecurrentLayers
 from fedarena.train.tensors import Groups, innermost_channels, map_groups, sent_to
-from fedarena.train.vectorizing import NotingValues, RefusingCounts, noting_slow_operations
+from fedarena.train.vectorizing import NotingValues, RefusingCounts, noting_slow_operations, obstacle
 
 # Hooks of an algorithm that are computed for many clients.
 _IN_STEPS = ("local_loss", "local_gradient")
@@ -107,9 +107,8 @@ class StackedSteps:
                 self.exact_batches = True
                 return self.find_obstacle(seed, notes)
             except Exception as error:  # whatever a layer or a hook may raise when it is given many clients
-                reason = str(error).strip().partition("\n")[0].partition(". ")[0]
                 where = tracker.present if tracker.inside else f"{hook} of {type(self.algorithm).__name__}"
-                return f"{where} cannot be vectorized ({type(error).__name__}: {reason})"
+                return obstacle(where, error)
         return None
 
     def step(self, changing: Changing, given: Given, batch: Batch) -> Changing:

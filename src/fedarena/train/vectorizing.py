@@ -16,6 +16,12 @@ from fedarena.train.without_compiler import DispatchMode
 _SLOW_OPERATION = re.compile(r"There is a performance drop because .* the batching rule for aten::(\w+)")
 
 
+def obstacle(where: str, error: Exception) -> str:
+    """That something cannot be done for many clients at once, and what it raised then."""
+    reason = str(error).strip().partition("\n")[0].partition(". ")[0]
+    return f"{where} cannot be vectorized ({type(error).__name__}: {reason})"
+
+
 @contextmanager
 def noting_slow_operations(notes: list[str]) -> Iterator[None]:
     """Notes, once, which operations are computed for one client after the other; torch's own warnings end with that."""
