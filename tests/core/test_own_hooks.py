@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -556,4 +557,59 @@ class HalfLater(FedAvg):
 @pytest.mark.filterwarnings("ignore:.*one at a time")
 def test_hooks_that_decide_by_what_everybody_downloads_train_one_client_at_a_time(tmp_path: Path) -> None:
     found = [losses(tmp_path, engine, algorithm=HalfLater, rounds=3) for engine in ENGINES]
+    np.testing.assert_allclose(*found, rtol=1e-9)
+
+
+class PullsToNumPy(FedAvg):
+    """What everybody downloads, read by other ways than operations of torch, is another one in every round."""
+
+    def local_gradient(self, grad, params, client):
+        pulls = {name: torch.tensor(np.asarray(p)) for name, p in client.broadcast["params"].items()}
+        return {name: g + 0.1 * pulls[name] for name, g in grad.items()}
+
+
+class PullsToCopy(FedAvg):
+    def local_loss(self, task, params, batch, client):
+        start = copy.deepcopy(client.broadcast["params"])
+        return task.loss(params, batch) + 0.05 * sum(((p - start[name]) ** 2).sum() for name, p in params.items())
+
+
+class PullsToParameter(FedAvg):
+    def local_gradient(self, grad, params, client):
+        pulls = {name: nn.Parameter(p, requires_grad=False) for name, p in client.broadcast["params"].items()}
+        return {name: g + 0.1 * pulls[name] for name, g in grad.items()}
+
+
+class PullsByList(FedAvg):
+    def local_loss(self, task, params, batch, client):
+        largest = max(max(row) for row in client.broadcast["params"]["1.weight"].tolist())
+        return task.loss(params, batch) * (1 + 5 * largest)
+
+
+@pytest.mark.filterwarnings("ignore:.*one at a time")
+@pytest.mark.parametrize("algorithm", [PullsToNumPy, PullsToCopy, PullsToParameter, PullsByList])
+def test_hooks_that_read_what_everybody_downloads_by_other_ways_read_that_of_every_round(
+    tmp_path: Path, algorithm
+) -> None:
+    found = [losses(tmp_path, engine, algorithm=algorithm, rounds=3) for engine in ENGINES]
+    np.testing.assert_allclose(*found, rtol=1e-9)
+
+
+class StartsFromCopy(FedAvg):
+    def local_start(self, client):
+        return copy.deepcopy(client.broadcast["params"])
+
+
+class ScaledByDownload(FedAvg):
+    def client_update(self, params, client, work):
+        start = client.broadcast["params"]
+        size = float(start["1.weight"].norm())
+        return {"params": {name: (p - start[name]) / (1 + size) for name, p in params.items()}}, {}
+
+
+@pytest.mark.filterwarnings("ignore:.*one at a time")
+@pytest.mark.parametrize("algorithm", [StartsFromCopy, ScaledByDownload])
+def test_hooks_that_read_downloads_may_be_of_clients_with_different_ones(tmp_path: Path, algorithm) -> None:
+    settings = {"protocol": {"name": "buffered", "buffer_size": 3}, "fleet": "fedscale", "rounds": 3}
+    found = [losses(tmp_path, engine, algorithm=algorithm, **settings) for engine in ENGINES]
     np.testing.assert_allclose(*found, rtol=1e-9)

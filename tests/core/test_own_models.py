@@ -89,6 +89,18 @@ class DecidesByValue(Own):
         return self.last(2 * x if x.abs().sum() > 1e9 else x)
 
 
+class NothingFirst(Own):
+    """The first parameter has no numbers."""
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.nothing = nn.Parameter(torch.zeros(0))
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.last(torch.cat([x, self.nothing.expand(len(x), 0)], 1))
+
+
 class CountsCodes(Own):
     """Divides gradients by how often a code occurs in a batch; torch would count those of all clients."""
 
@@ -109,6 +121,7 @@ class CountsCodes(Own):
         (Recurrent, None),
         (Attention, None),
         (FrozenBatchNorm, None),
+        (NothingFirst, None),
         (Parametrized, "Torch computes _weight_norm_interface for one client after the other"),
         (FunctionalDropout, "one at a time, because the model FunctionalDropout cannot be vectorized"),
         (CountsCodes, "the layer 'codes' (Embedding) cannot be vectorized (NotImplementedError: scale_grad_by_freq"),
@@ -187,6 +200,15 @@ class ShortRows(Own):
     def __init__(self, spec):
         super().__init__(spec)
         self.codes = nn.Embedding(17, 1, max_norm=100.0)
+
+    def forward(self, x):
+        return super().forward(self.codes((x.flatten(1) * 16).long()).squeeze(-1))
+
+
+class SparseGradients(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.codes = nn.Embedding(17, 1, sparse=True)
 
     def forward(self, x):
         return super().forward(self.codes((x.flatten(1) * 16).long()).squeeze(-1))
@@ -308,6 +330,7 @@ class OfItsOwnGenerator(Own):
         (FirstSamples, "keeps something of the first samples that it is called with"),
         (OfItsOwnGenerator, "is another one when it is built again from the same seed"),
         (ShortRows, "changes its parameter 'codes.weight' in place when it is called"),
+        (SparseGradients, "gradients of embeddings must not be sparse; leave out sparse=True"),
         (ClampsItself, "changes its parameter 'last.weight' in place"),
         (LayersInAList, "has parameters in 'layers' that torch does not know"),
         (TensorThatIsNoParameter, "has parameters in 'scale' that torch does not know"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,42 @@ def test_transformers_score_padding_as_they_train_on_it(tmp_path: Path) -> None:
     with torch.no_grad():
         scores = task.predict({}, {"x": x})
     torch.testing.assert_close(scores, module(x), rtol=1e-4, atol=1e-4)  # with gradients, as in training
+
+
+class Plainest(nn.Module):
+    """Torch's simplest recurrent layer trains many clients at once, but has no way to be scored so."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last = nn.RNN(8, 8, batch_first=True), nn.Linear(8, 10)
+
+    def forward(self, x):
+        return self.last(self.layer(x.reshape(-1, 8, 8))[0].sum(1))
+
+
+class CutWhenScored(OneName):
+    def forward(self, x):
+        scores = super().forward(x)
+        if not self.training:
+            scores = scores.clone()
+            scores[scores < -1] = -1
+        return scores
+
+
+@pytest.mark.parametrize("algorithm", ["ditto", "reptile"])
+@pytest.mark.parametrize("model", [Plainest, CutWhenScored])
+def test_personal_models_may_be_such_as_can_only_be_trained_together(
+    tmp_path: Path, model: Any, algorithm: str
+) -> None:
+    found = []
+    for engine in ENGINES:
+        settings = {"algorithm": algorithm, "federation.split": "within_client", "rounds": 2, "evaluation.every": 1}
+        with pytest.warns(UserWarning, match="one at a time") if engine == "cohort" else nullcontext():
+            run = start_run(
+                config(model=model, engine={"name": engine, "dtype": "float64"}, name=engine, **settings), tmp_path
+            )
+        found.append(run.rounds["personal_loss"].to_pylist())
+    np.testing.assert_allclose(*found, rtol=1e-9)
 
 
 class CausalByMask(nn.Module):

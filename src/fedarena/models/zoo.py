@@ -206,7 +206,9 @@ def _try_out(name: str, task: Task, samples: int) -> None:
                 loss = task.loss(trained, drawn)
                 if not loss.requires_grad:
                     raise ValueError("the loss depends on none of its parameters; look for detach(), .data and no_grad")
-                torch.autograd.grad(loss, wanted, allow_unused=True)
+                gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
+                if any(g is not None and g.is_sparse for g in gradients):
+                    raise ValueError("gradients of embeddings must not be sparse; leave out sparse=True")
         except Exception as error:  # somebody's own model can fail in any way
             failure = error
         after = {path: buffer.clone() for path, buffer in module.named_buffers()}

@@ -40,7 +40,7 @@ from fedarena.train.native import why_absent
 from fedarena.train.optimizers import LocalTraining, training_of
 from fedarena.train.own_code import has_own_code
 from fedarena.train.own_hooks import check_own_hooks
-from fedarena.train.personal import PersonalEvaluation
+from fedarena.train.personal import PersonalEvaluation, find_scoring_obstacle
 from fedarena.train.placing import Division, PlannedWork, rounded_width
 from fedarena.train.product_rows import written_down
 from fedarena.train.program import Given, StepPrograms
@@ -185,7 +185,13 @@ class CohortEngine:
         self._unwritten = Unwritten(self, "written" if without else dense)
         if self._unwritten.layers:
             self.choices["dense"] = "factored"
-        self._personal = PersonalEvaluation(self, self.lanes if obstacle is None else None, self.workers)
+        scores_many = obstacle is None
+        if scores_many and algorithm.personalizes:
+            unscored = find_scoring_obstacle(task, self.initial_params())
+            if unscored is not None:
+                self.notes.append(f"Personal models are scored one at a time, because {unscored}")
+                scores_many = False
+        self._personal = PersonalEvaluation(self, self.lanes if scores_many else None, self.workers)
         self._validation: Validation | None = None
         self._other_work: list[Callable[[], None]] = []
         self._beside_workers: list[Callable[[], None]] = []

@@ -97,13 +97,9 @@ class Lanes:
         if engine.plan == "apart":  # libraries want the weights of convolutions like that, and copies of them are fast
             params = {name: innermost_channels(p) for name, p in params.items()}
             self.given = replace(self.given, broadcast=map_groups(self._innermost, self.given.broadcast))
-        one_each = next(iter(params.values())).reshape(count, -1)[:, 0]
-        self.changing = Changing(
-            params,
-            optimizer_init(engine.local, params, hyperparameters_in(like.jobs)),
-            torch.ones_like(one_each),
-            torch.zeros_like(one_each),
-        )
+        zeros = next(iter(params.values())).new_zeros(count)
+        optimizer = optimizer_init(engine.local, params, hyperparameters_in(like.jobs))
+        self.changing = Changing(params, optimizer, torch.ones_like(zeros), zeros)
         self.finished: FinishedLanes | None = None
         kept = {**params, LOSS_SUMS: self.changing.loss_sums}
         if keep_finished and can_be_kept(kept):

@@ -24,7 +24,7 @@ from fedarena.train.jobs import Client, Job, JobArrays, context_of, newcomer
 from fedarena.train.layers import LayerTracker
 from fedarena.train.memories import ENTRIES, attribute_of, changed_memories, memories_of, memory_refused
 from fedarena.train.own_code import check_group_names, check_same_form, corrected_gradient, refusing_draws
-from fedarena.train.tensors import Groups, map_groups
+from fedarena.train.tensors import Groups, map_groups, moved
 
 _NEARLY = 0.85  # how alike two names are, from 0 to 1
 _NUMBERS = (Tensor, np.ndarray, np.generic, bool, int, float, complex)
@@ -211,8 +211,8 @@ class _Given:
         like = next(iter(self.client.broadcast["params"].values()))
         jobs = JobArrays.of([Job(1, 2, share=0.5, version=1)]).tensors(like, seed=1)
         job = context_of({name: t[0] for name, t in jobs.items()}).at_step(torch.tensor(2, device=like.device))
-        client = newcomer(map_groups(_moved, self.client.broadcast), map_groups(_moved, self.client.state), job)
-        params, grad = ({name: _moved(t) for name, t in own.items()} for own in (self.params, self.grad))
+        client = newcomer(map_groups(moved, self.client.broadcast), map_groups(moved, self.client.state), job)
+        params, grad = ({name: moved(t) for name, t in own.items()} for own in (self.params, self.grad))
         return _Given(client, batch, params, grad, Work(7, 3, 11, 1.5))
 
 
@@ -243,7 +243,7 @@ class _Trial:
             )
             grad = self._gradient(loss, leaves)
         # Not those at the beginning, from which the way is 0.
-        given = replace(given, params={name: _moved(p) for name, p in start.items()}, grad=grad)
+        given = replace(given, params={name: moved(p) for name, p in start.items()}, grad=grad)
         with torch.no_grad():
 
             def corrected(own: Algorithm, at: _Given) -> Tensors:
@@ -409,14 +409,6 @@ def _copy_of(algorithm: Algorithm) -> Algorithm | None:
         return copy.deepcopy(algorithm)
     except Exception:  # somebody's own may hold anything
         return None
-
-
-def _moved(t: Tensor) -> Tensor:
-    """Other numbers of the same form."""
-    steps = torch.arange(1, t.numel() + 1, device=t.device).view(t.shape)
-    if t.dtype == torch.bool:
-        return ~t
-    return t.detach() + (torch.sin(steps.to(t)) / 8 if t.is_floating_point() else 1)
 
 
 def _are_groups(found: Any) -> bool:

@@ -21,15 +21,18 @@ from fedarena.core.own import is_own
 from fedarena.metrics import Metric
 from fedarena.metrics.totals import COUNT, RIGHT, SCORES, MetricStates, RankedSamples, Totals
 from fedarena.models import Task, Tensors
+from fedarena.models.probes import in_mode
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.engine import ClientData, ClientSamples, ClientScores, Engine, Part, train_jobs
 from fedarena.train.evaluation import OwnTask, client_scores
 from fedarena.train.execution import in_order
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
+from fedarena.train.layers import LayerTracker
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.personal_data import PersonalData
 from fedarena.train.recurrent import RecurrentLayers
 from fedarena.train.tensors import Groups, column_tensor, map_groups, of_algorithm, stack_groups
+from fedarena.train.vectorizing import obstacle
 
 Array = npt.NDArray[Any]
 _ROWS_AT_ONCE = 1024  # samples in one computation, of all clients together
@@ -264,9 +267,6 @@ def score_stacked(task: Task, models: Tensors, samples: ClientSamples, metrics: 
     columns = {n: column_tensor(v).to(device) for n, v in samples.columns.items()}
     sums = _StateSums(len(counts))
 
-    def measure(params: Tensors, columns: Tensors) -> Tensors:
-        return task.measure(params, task.batch(columns), metrics)
-
     start = 0
     while start < counts.max(initial=0):
         active = int((counts > start).sum())
@@ -274,13 +274,34 @@ def score_stacked(task: Task, models: Tensors, samples: ClientSamples, metrics: 
         places = start + np.arange(width)
         counting = places < counts[:active, None]
         rows = torch.from_numpy(np.where(counting, begins[:active, None] + places, 0)).to(device)
-        with RecurrentLayers():
-            measured = vmap(measure)(
-                {n: p[:active] for n, p in models.items()}, {n: t[rows] for n, t in columns.items()}
-            )
+        active_models, of_clients = {n: p[:active] for n, p in models.items()}, {n: t[rows] for n, t in columns.items()}
+        measured = _measure_stacked(task, active_models, of_clients, metrics)
         sums.add(largest_first[:active], measured, torch.from_numpy(counting).to(device))
         start += width
     return sums.finish()
+
+
+def _measure_stacked(task: Task, models: Tensors, columns: Tensors, metrics: Sequence[Metric]) -> Tensors:
+    """States ``[clients, samples, …]`` of models with a row per client, and as many samples of each."""
+
+    def measure(params: Tensors, columns: Tensors) -> Tensors:
+        return task.measure(params, task.batch(columns), metrics)
+
+    with RecurrentLayers():
+        measured: Tensors = vmap(measure)(models, columns)
+    return measured
+
+
+def find_scoring_obstacle(task: Task, params: Tensors) -> str | None:
+    """Why models cannot be scored for many clients at once, though they may train so, found out by trying."""
+    example = {name: t.to(next(iter(params.values())).device) for name, t in task.example(2).items()}
+    models, columns = ({name: torch.stack([t, t]) for name, t in tensors.items()} for tensors in (params, example))
+    with torch.no_grad(), in_mode(task, training=False), LayerTracker(task.module) as tracker:
+        try:
+            _measure_stacked(task, models, columns, task.metrics)
+        except Exception as error:  # whatever a layer may raise that is given many clients
+            return obstacle(tracker.present if tracker.inside else f"the task {type(task).__name__}", error)
+    return None
 
 
 class _StateSums:

@@ -23,12 +23,13 @@ from torch.utils import _pytree as pytree
 from fedarena.models import Tensors
 from fedarena.train.captured import Packing, capture, capture_packed, captured_graph, step_for_gpu
 from fedarena.train.graphs import clean, separate_updates
-from fedarena.train.recording import record_plainly
+from fedarena.train.recording import NotPlainError, record_plainly
 from fedarena.train.scripts import Script
 from fedarena.train.streams import LaneStream
-from fedarena.train.tensors import Groups, all_tensors, map_groups
+from fedarena.train.tensors import Groups, all_tensors, map_groups, moved
 
 TRACING = threading.Lock()  # torch cannot trace in two threads at once
+_LAST_BITS = 4  # as often the smallest difference of numbers
 
 
 @dataclass(frozen=True)
@@ -169,9 +170,19 @@ class StepPrograms:
             return self._step(changing, given, batch)
 
     def try_recording(self, changing: Changing, given: Given, batch: Batch) -> None:
-        """Raises what a program of such a step would."""
+        """Raises what a program of such a step would, or if it is not the step for parameters and groups like these."""
         with TRACING:
-            record(*self._flat(changing, given, batch))
+            step, tensors = self._flat(changing, given, batch)
+            recorded = record(step, tensors)
+            params = {name: moved(p) for name, p in changing.params.items()}
+            states, broadcast = (map_groups(_moved_numbers, groups) for groups in (given.states, given.broadcast))
+            others = replace(changing, params=params), replace(given, states=states, broadcast=broadcast), batch
+            _, tensors = self._flat(*others)
+            if not all(map(_nearly_equal, recorded(*tensors), step(tensors))):
+                raise NotPlainError(
+                    "it reads tensors by other ways than operations of torch, such as NumPy, tolist, copy and "
+                    "nn.Parameter, and a recorded step would not read them again"
+                )
 
     def bind(
         self,
@@ -307,6 +318,17 @@ class StepPrograms:
             tensors = [*changing.tensors(), *given.tensors(), *example.tensors()]
             self._made[form] = step_for_gpu(recorded, tensors, len(changing.tensors()), compile)
         return self._made[form]
+
+
+def _moved_numbers(t: Tensor) -> Tensor:
+    return moved(t) if t.is_floating_point() else t  # others may be places
+
+
+def _nearly_equal(one: Tensor, other: Tensor) -> bool:
+    """Whether they differ by no more than the last bits of the largest number; what is undefined equals itself."""
+    one, other = torch.nan_to_num(one), torch.nan_to_num(other)
+    largest = float(other.abs().max()) if other.numel() else 0.0
+    return torch.allclose(one, other, rtol=0, atol=_LAST_BITS * torch.finfo(other.dtype).eps * largest)
 
 
 def record(function: Callable[[list[Tensor]], list[Tensor]], tensors: list[Tensor]) -> GraphModule:

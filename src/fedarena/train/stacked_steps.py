@@ -15,7 +15,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.own import is_own
-from fedarena.core.own_source import own_line
 from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.models.dropout import dropout_share
 from fedarena.models.probes import counts_padding
@@ -32,9 +31,11 @@ from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given, StepPrograms
 from fedarena.train.recurrent import RecurrentLayers
 from fedarena.train.tensors import Groups, innermost_channels, map_groups, sent_to
-from fedarena.train.vectorizing import NotingValues, RefusingCounts, noting_slow_operations
+from fedarena.train.vectorizing import NotingValues, RefusingCounts, noting_slow_operations, obstacle
 
-_IN_A_STEP = "local_loss or local_gradient"
+# Hooks of an algorithm that are computed for many clients.
+_IN_STEPS = ("local_loss", "local_gradient")
+_AROUND_STEPS = ("local_start", "client_update")
 
 
 class StackedSteps:
@@ -53,6 +54,7 @@ class StackedSteps:
         self.convolutions, self._kernels = convolutions, kernels
         # Our own losses leave out what fills batches up to the same size; others might count it, and look first.
         self._seals_batches = is_own(type(algorithm).local_loss) or is_own(type(task).loss)
+        self._own_hooks = {hook for hook in (*_IN_STEPS, *_AROUND_STEPS) if is_own(getattr(type(algorithm), hook))}
         self.exact_batches = counts_padding(task)
 
     def initial_params(self) -> Tensors:
@@ -70,25 +72,31 @@ class StackedSteps:
         states = map_groups(lambda t: torch.stack([t, t]), self.algorithm.client_init(broadcast))
         jobs = JobArrays.of([Job(0, 1), Job(1, 1)]).tensors(next(iter(broadcast["params"].values())), seed)
         given = Given(states, broadcast, jobs)
+        trials = [given]
+        if self._own_hooks:  # clients may have downloaded different versions, which are rows then
+            trials.append(Given(states, map_groups(lambda t: torch.stack([t, t]), broadcast), jobs, shared=False))
         columns = {name: torch.stack([t, t]).to(self.hardware.device) for name, t in self.task.example(2).items()}
         self.task.module.train()
         with torch.no_grad(), LayerTracker(self.task.module) as tracker, noting_slow_operations(notes):
             hook = "local_start"
             try:
-                params = self.start_params(given, 2)
                 two = torch.ones(2, device=self.hardware.device, dtype=self.hardware.dtype)
-                changing = Changing(params, optimizer_init(self.local, params), two, two)
                 mask = torch.ones(2, 2, device=self.hardware.device)
-                hook = _IN_A_STEP
                 batch = Batch(columns, mask, two.long())
-                with RefusingCounts(), NotingValues() as values:
-                    self.step(changing, given, batch)
-                if values.asked:  # a program would always take the same way
-                    StepPrograms(self.step).try_recording(changing, given, batch)
-                hook = "client_update"
                 ones = np.ones(2, dtype=np.int64)
                 losses = ones.astype(np.float64) if self.algorithm.needs_start_loss else None
-                self.updates(params, given, Work(ones, ones, ones, losses))
+                for now in trials:
+                    hook = "local_start"
+                    params = self.start_params(now, 2)
+                    changing = Changing(params, optimizer_init(self.local, params), two, two)
+                    hook = " or ".join(_IN_STEPS)
+                    with RefusingCounts(), NotingValues() as values:
+                        self.step(changing, now, batch)
+                    # A program would always take the same way, and read what it is given by operations alone.
+                    if now.shared and (values.asked or not self._own_hooks.isdisjoint(_IN_STEPS)):
+                        StepPrograms(self.step).try_recording(changing, now, batch)
+                    hook = "client_update"
+                    self.updates(params, now, Work(ones, ones, ones, losses))
                 if self.algorithm.personalizes and states:
                     hook = "personal_models"
                     example = newcomer(broadcast, {})
@@ -99,16 +107,14 @@ class StackedSteps:
                 self.exact_batches = True
                 return self.find_obstacle(seed, notes)
             except Exception as error:  # whatever a layer or a hook may raise when it is given many clients
-                reason = str(error).strip().partition("\n")[0].partition(". ")[0]
-                where = tracker.present if tracker.inside else self._what_raised(hook)
-                return f"{where} cannot be vectorized ({type(error).__name__}: {reason}{own_line(error)})"
+                return obstacle(tracker.present if tracker.inside else self._what_raised(hook), error)
         return None
 
     def _what_raised(self, hook: str) -> str:
         """A hook of the algorithm; or the task's loss, which steps call, too, where that alone is somebody's own."""
         kind, task = type(self.algorithm), type(self.task)
         has_own_loss = is_own(task.loss) or is_own(task.losses) or is_own(task.weights)
-        if hook == _IN_A_STEP and has_own_loss and not (is_own(kind.local_loss) or is_own(kind.local_gradient)):
+        if hook == " or ".join(_IN_STEPS) and has_own_loss and self._own_hooks.isdisjoint(_IN_STEPS):
             return f"the loss of the task {task.__name__}"
         return f"{hook} of {kind.__name__}"
 

@@ -44,6 +44,14 @@ def column_tensor(values: npt.NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
+def moved(t: Tensor) -> Tensor:
+    """Other numbers of the same form."""
+    steps = torch.arange(1, t.numel() + 1, device=t.device).view(t.shape)
+    if t.dtype == torch.bool:
+        return ~t
+    return t.detach() + (torch.sin(steps.to(t)) / 8 if t.is_floating_point() else 1)
+
+
 def sent_to(device: torch.device, array: npt.NDArray[Any]) -> Tensor:
     """An array as a tensor on a device, without waiting for what a GPU does: it is copied before this returns."""
     on_host = torch.from_numpy(array)

@@ -11,9 +11,16 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fedarena.core.own_source import own_line
 from fedarena.train.without_compiler import DispatchMode
 
 _SLOW_OPERATION = re.compile(r"There is a performance drop because .* the batching rule for aten::(\w+)")
+
+
+def obstacle(where: str, error: Exception) -> str:
+    """That something cannot be done for many clients at once, and what it raised then."""
+    reason = str(error).strip().partition("\n")[0].partition(". ")[0]
+    return f"{where} cannot be vectorized ({type(error).__name__}: {reason}{own_line(error)})"
 
 
 @contextmanager
