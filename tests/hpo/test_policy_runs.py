@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fedarena
+from fedarena.catalogue import load_federation
 from fedarena.core.errors import BadInputError, DivergedError
 from fedarena.runs.config import merge, resolve
 from fedarena.runs.run import Run, start_run
@@ -221,6 +222,10 @@ def test_what_does_not_fit_is_refused() -> None:
     federation = {"name": "digits", "partition": {"name": "dirichlet", "clients": 20}}
     assert "and they have none; give federation.validation_fraction=0.1" in refused(
         policy=policy("fedex"), federation=federation
+    )
+    built = {"name": "store", "path": str(load_federation(federation).path)}
+    assert "make the federation with some, or policy.judged_on=train" in refused(
+        policy=policy("fedex"), federation=built
     )
     assert "the aggregator median does not add up" in refused(policy=policy("fedex"), aggregator="median")
     assert "a client of local_only has something else" in refused(policy=policy("fedex"), algorithm="local_only")

@@ -66,7 +66,7 @@ def prepare_policy(
         )
     if not policy.judges:
         return policy, []
-    notes = _check_judges(name, policy, data, clients)
+    notes = _check_judges(config, policy, data, clients)
     engine.validate_on(policy.judged_on, compare=policy.judgement == "difference")
     return policy, notes
 
@@ -115,13 +115,16 @@ def _check_parts(
         )
 
 
-def _check_judges(name: str, policy: Policy, data: ClientData, clients: IntArray) -> list[str]:
+def _check_judges(config: RunConfig, policy: Policy, data: ClientData, clients: IntArray) -> list[str]:
     """Whether there are samples to judge by."""
+    name = config.policy["name"]
     without = int((data.counts(clients, policy.judged_on) == 0).sum())
     if without == len(clients):
+        divided_here = "validation_fraction" in config.federation
+        advice = "give federation.validation_fraction=0.1, say," if divided_here else "make the federation with some,"
         raise BadInputError(
-            f"policy={name} judges hyperparameters on clients' validation samples, and they have none; give "
-            "federation.validation_fraction=0.1, say, or policy.judged_on=train"
+            f"policy={name} judges hyperparameters on clients' validation samples, and they have none; {advice} or "
+            "policy.judged_on=train"
         )
     if not without:
         return []
