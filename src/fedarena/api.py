@@ -44,7 +44,7 @@ def run(
     *,
     runs_folder: Path | str = DEFAULT_RUNS_FOLDER,
     progress: bool = True,
-    callbacks: Sequence[AnyCallback] = (),
+    callbacks: AnyCallback | Sequence[AnyCallback] = (),
     **more: Any,
 ) -> Result:
     """Runs one experiment in a new folder and returns its results.
@@ -65,7 +65,7 @@ def open(
     /,
     *,
     runs_folder: Path | str = DEFAULT_RUNS_FOLDER,
-    callbacks: Sequence[AnyCallback] = (),
+    callbacks: AnyCallback | Sequence[AnyCallback] = (),
     **more: Any,
 ) -> Run:
     """Opens a run that is advanced piece by piece: a new one with these settings, or one in a folder that was stopped.
@@ -241,7 +241,9 @@ def compare(runs: Sequence[RunData | Run | Path | str] | Path | str) -> Comparis
 
 
 def _resolve(
-    settings: Mapping[str, Any] | Path | str | None, more: Mapping[str, Any], callbacks: Sequence[AnyCallback]
+    settings: Mapping[str, Any] | Path | str | None,
+    more: Mapping[str, Any],
+    callbacks: AnyCallback | Sequence[AnyCallback],
 ) -> tuple[RunConfig, GivenParts, list[Callback | OnRound]]:
     """The configuration, the parts that were handed in as objects, and the callbacks that were."""
     if isinstance(settings, Path | str):
@@ -268,10 +270,13 @@ def _resolve(
     return resolve_settings(settings, more), GivenParts(**objects), told
 
 
-def _named_and_told(callbacks: Sequence[AnyCallback]) -> tuple[list[Any], list[Callback | OnRound]]:
-    """Those that the configuration names, as other parts, and those that are objects."""
-    named = [callback for callback in callbacks if isinstance(callback, str | Mapping | type)]
-    told = [callback for callback in callbacks if not isinstance(callback, str | Mapping | type)]
+def _named_and_told(
+    callbacks: AnyCallback | Sequence[AnyCallback],
+) -> tuple[list[Any], list[Callback | OnRound]]:
+    """Those that the configuration names, as other parts, and those that are objects; one alone needs no list."""
+    every = [callbacks] if isinstance(callbacks, str | Mapping | Callback) or callable(callbacks) else callbacks
+    named = [callback for callback in every if isinstance(callback, str | Mapping | type)]
+    told = [callback for callback in every if not isinstance(callback, str | Mapping | type)]
     return named, told
 
 

@@ -264,6 +264,21 @@ def test_targets_and_time(tmp_path: Path) -> None:
     assert not (tmp_path / "refused").exists()
 
 
+@pytest.mark.parametrize("callback", [lambda run, row: Stop("enough"), {"name": "target", "level": 0.0}, FourRounds])
+def test_one_callback_needs_no_list(tmp_path: Path, callback) -> None:
+    run = fedarena.run(QUICK, runs_folder=tmp_path, progress=False, callbacks=callback)
+    assert run.summary["rounds_done"] < QUICK["rounds"]
+
+
+@pytest.mark.parametrize("rounds", [1.5, "3", -1])
+def test_a_run_is_advanced_by_whole_rounds(tmp_path: Path, rounds) -> None:
+    run = Run.create(quick(), tmp_path)
+    with pytest.raises(BadInputError, match="by 0 rounds or more, a whole number, not by"):
+        run.advance(rounds)
+    run.advance(np.int64(1))
+    assert run.round == 1
+
+
 def test_a_target_that_is_handed_in_must_be_reachable(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="target has level 90"):
         fedarena.run(QUICK, runs_folder=tmp_path, progress=False, callbacks=[Target(level=90)])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fedarena
+from fedarena.catalogue import load_federation
 from fedarena.core.errors import BadInputError, DivergedError
 from fedarena.data import load_federation
 from fedarena.runs.config import resolve

@@ -200,8 +200,8 @@ class Run:
     def advance(self, rounds: int | None = None) -> Run:
         """Plays so many further rounds, or all that are left; ends sooner if a callback says so."""
         self._check_open()
-        if rounds is not None and rounds < 0:
-            raise BadInputError(f"A run can be advanced by 0 rounds or more, not by {rounds}")
+        if rounds is not None and (not isinstance(rounds, int | np.integer) or rounds < 0):
+            raise BadInputError(f"A run can be advanced by 0 rounds or more, a whole number, not by {rounds!r:.40}")
         if self._advancing:
             raise BadInputError("A callback cannot advance or close the run that calls it; it may return a Stop")
         last = self.config.rounds if rounds is None else min(self.round + rounds, self.config.rounds)
