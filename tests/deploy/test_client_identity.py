@@ -228,3 +228,7 @@ def test_files_that_are_no_invitations(authorities, tmp_path):
         path.write_bytes(content)
         with pytest.raises(BadInputError, match="is not an invitation, which `fedarena deploy invite NAME` writes"):
             read_invitation(path)
+    for place in range(len(good)):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1 << place % 8]) + good[place + 1 :])
+        with contextlib.suppress(BadInputError):
+            assert read_invitation(path).key == files["client.key"]

@@ -18,6 +18,7 @@ import ssl
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -214,7 +215,7 @@ def read_invitation(path: Path) -> Invitation:
             }
     except FileNotFoundError:
         raise BadInputError(f"There is no invitation {path}") from None
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, RuntimeError, NotImplementedError) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, RuntimeError) as error:
         raise BadInputError(
             f"{path} is not an invitation, which `fedarena deploy invite NAME` writes: {error}"
         ) from None

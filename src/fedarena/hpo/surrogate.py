@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedarena.core.array_archives import read_arrays
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.files import reading, replacing
+from fedarena.core.files import replacing
 from fedarena.core.outside_text import quoted
 from fedarena.core.sealed_json import checksum_of
 from fedarena.hpo.cost import RoundWork, SystemModel
@@ -278,13 +279,10 @@ def read_surrogate(path: Path) -> Surrogate:
         raise BadInputError(f"There is no surrogate {path}")
     if not zipfile.is_zipfile(path):
         raise DamagedFileError(f"{path} is no surrogate, or damaged: it is no archive of arrays")
-    try:
-        with reading(path), np.load(path, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
-        checksum = arrays.pop("checksum").tobytes()
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DamagedFileError(f"{path} is no surrogate, or damaged: {' '.join(str(error).split())}") from None
-    if checksum != _checksum(arrays):
+    arrays = read_arrays(path)
+    if "checksum" not in arrays:
+        raise DamagedFileError(f"{path} is no surrogate, or damaged: it has no checksum")
+    if arrays.pop("checksum").tobytes() != _checksum(arrays):
         raise DamagedFileError(f"The surrogate {path} is damaged: its numbers do not match its checksum")
     about = json.loads(arrays["about"].tobytes())
     if about["format"] != FORMAT:

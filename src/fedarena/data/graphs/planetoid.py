@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedarena.core.array_archives import NO_ARRAYS
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import read_bytes
 from fedarena.core.later import later
@@ -131,7 +131,7 @@ def _edges(neighbours: Mapping[int, list[int]], path: Path) -> IntArray:
 def _opened(path: Path) -> Any:
     try:
         return np.load(path, allow_pickle=False)
-    except (ValueError, zipfile.BadZipFile, OSError, EOFError):
+    except NO_ARRAYS:
         raise DamagedFileError(f"{path} is damaged: it is no .npz file of arrays") from None
 
 
@@ -141,6 +141,6 @@ def _array(file: Any, name: str, path: Path) -> AnyArray:
         found: AnyArray = file[name]
     except ValueError:
         return np.empty(0)
-    except (zipfile.BadZipFile, OSError, EOFError, KeyError):
+    except NO_ARRAYS:
         raise DamagedFileError(f"{path} is damaged: its array {name} cannot be read") from None
     return found

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedarena.core.array_archives import NO_ARRAYS
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data.images.forms import MOST_16_BITS, Form, Layout, Wanted
 from fedarena.data.images.resizing import resize_channels
@@ -20,7 +21,7 @@ def load_array(file: Any, where: str) -> AnyArray:
         loaded: AnyArray = np.load(file, allow_pickle=False)
     except FileNotFoundError:
         raise BadInputError(f"There is no picture {where}.") from None
-    except (OSError, ValueError, EOFError):
+    except NO_ARRAYS:
         raise DamagedFileError(f"{where} is not an array that can be read (as numpy.save writes it)") from None
     if not isinstance(loaded, np.ndarray):
         raise BadInputError(f"{where} holds several arrays; one picture is one array.")

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from fedarena.core.array_archives import NO_ARRAYS
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import PathOption
 from fedarena.core.outside_text import quoted
@@ -108,7 +109,7 @@ def vlog(
 def _published(root: Path, found: Mapping[str, Path]) -> Iterator[Record]:
     try:
         scenes = np.load(found[_SCENES], allow_pickle=False).reshape(-1)
-    except (ValueError, OSError, EOFError):
+    except NO_ARRAYS:
         raise BadInputError(f"{found[_SCENES]} is no array of numbers") from None
     uploaders = [line for _, line, _ in lines(found[_UPLOADERS])]
     clips = [line for _, line, _ in lines(found[_CLIPS])]

@@ -24,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedarena.core.array_archives import read_arrays
 from fedarena.core.errors import BadInputError, DamagedFileError, FedArenaError
-from fedarena.core.files import reading, replacing
+from fedarena.core.files import replacing
 from fedarena.core.outside_text import harmless
 from fedarena.hpo.lanes.carried import CarriedTrials
 from fedarena.hpo.scores import marked_where_failed
@@ -181,11 +182,7 @@ def _read(path: Path, what: str) -> dict[str, AnyArray]:
         raise BadInputError(f"There is no file {path} with {what}")
     if not zipfile.is_zipfile(path):
         raise DamagedFileError(f"{path} cannot be read, or is damaged (it is no archive of arrays)")
-    try:
-        with reading(path), np.load(path, allow_pickle=False) as content:
-            return dict(content.items())
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DamagedFileError(f"{path} cannot be read, or is damaged ({' '.join(str(error).split())})") from None
+    return read_arrays(path)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 
+from fedarena.core.array_archives import read_arrays
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading, replacing, write_json
 from fedarena.core.words import some
@@ -284,10 +284,10 @@ def _read_block(path: Path, shape: tuple[int, ...], places: list[int], made_for:
     one of another table, which somebody has put there.
     """
     try:
-        with reading(path), np.load(path, allow_pickle=False) as content:
-            values: FloatArray = content["values"]
-            its_places = content["places"].tolist()
-            its_table = str(content["made_for"]) if "made_for" in content else made_for  # none of earlier versions
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        content = read_arrays(path)
+        values: FloatArray = content["values"]
+        its_places = content["places"].tolist()
+    except (DamagedFileError, KeyError):
         return None
+    its_table = str(content.get("made_for", made_for))  # blocks of earlier versions do not say it
     return values if values.shape == shape and its_places == places and its_table == made_for else None
