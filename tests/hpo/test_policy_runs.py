@@ -12,7 +12,6 @@ import pytest
 import fedarena
 from fedarena.catalogue import load_federation
 from fedarena.core.errors import BadInputError, DivergedError
-from fedarena.data import load_federation
 from fedarena.runs.config import resolve
 from fedarena.runs.merging import merge
 from fedarena.runs.run import Run, start_run
