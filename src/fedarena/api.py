@@ -235,8 +235,10 @@ def compare(runs: Sequence[RunData | Run | Path | str] | Path | str) -> Comparis
     for one in [runs] if isinstance(runs, Path | str) else runs:
         if isinstance(one, Path | str):
             found += [load_run(folder) for folder in find_runs([Path(one)])]
-        else:
+        elif isinstance(one, Run | RunData):
             found.append(one.result() if isinstance(one, Run) else one)
+        else:
+            raise BadInputError(f"Runs are compared by results, open runs or folders, not by a {type(one).__name__}")
     return Comparison([_result(data) for data in found])
 
 

@@ -116,6 +116,7 @@ def test_a_fork_goes_its_own_way_and_can_be_resumed(tmp_path: Path) -> None:
         ({"evaluation.part": "train"}, "cannot change evaluation.part: .* what may differ: every, predictions"),
         ({"evaluation": {"training_set": True}}, "cannot change evaluation.training_set"),
         ({"keep": "best"}, "cannot change keep: .* this run has keep=last"),
+        ("another", "takes settings, .* and name='…', not 'another'"),
     ],
 )
 def test_forks_that_make_no_sense_are_refused(tmp_path: Path, settings, sentence: str) -> None:

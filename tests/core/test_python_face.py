@@ -151,7 +151,11 @@ def test_comparing_runs_however_they_are_given(tmp_path: Path, monkeypatch: pyte
     assert one.write_report("cmp.html").stat().st_size > 100_000
     assert fedarena.write_report([a, b], "too.html") == Path("too.html")
     assert len(one.plot("loss").data) >= 2
-    for wrong, sentence in (([], "no runs to compare"), (["nowhere"], "There is no run folder nowhere")):
+    for wrong, sentence in (
+        ([], "no runs to compare"),
+        (["nowhere"], "There is no run folder nowhere"),
+        ([{"rounds": 1}], "not by a dict"),
+    ):
         with pytest.raises(BadInputError, match=sentence):
             fedarena.compare(wrong)
 

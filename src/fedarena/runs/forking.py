@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import quoted
 from fedarena.runs.building import Experiment
 from fedarena.runs.config import RunConfig, resolve
 from fedarena.runs.merging import merge
@@ -27,6 +28,8 @@ _FORKABLE_EVALUATION = frozenset({"every", "predictions"})
 def forked_config(experiment: Experiment, settings: Mapping[str, Any], name: str | None) -> RunConfig:
     """The configuration of a run that goes on from another one with other settings."""
     former = experiment.config
+    if not isinstance(settings, Mapping):
+        raise BadInputError(f"A fork takes settings, such as {{'local.lr': 0.1}}, and name='…', not {quoted(settings)}")
     changes = merge({}, dict(settings))
     for key in changes:
         if key not in _FORKABLE and key != "keep":
