@@ -84,6 +84,7 @@ def simulate(
     while True:
         while len(underway) < at_once and not simulation.is_over(snapshot.round, snapshot.clock):
             latest.snapshot = snapshot
+            simulation.outside_values.check()
             began = watch.now()
             plan, planned_jobs = ahead.round(snapshot)
             step_ahead.expect(snapshot)

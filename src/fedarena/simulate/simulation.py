@@ -35,6 +35,7 @@ from fedarena.train.examples import example_update
 from fedarena.train.late import LateChecks
 from fedarena.train.memories import refusing_memories
 from fedarena.train.optimizers import training_of
+from fedarena.train.outside_values import OutsideValues
 from fedarena.train.own_code import has_own_code, seeded_if_own
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.transforms import AGGREGATORS, Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
@@ -409,6 +410,11 @@ class Simulation:
             return sizes
         scaled: IntArray = np.rint(sizes * self._scale_of_bytes).astype(np.int64)
         return scaled
+
+    @cached_property
+    def outside_values(self) -> OutsideValues:
+        """What own code reads of variables of its files, which must not change while the run goes on."""
+        return OutsideValues(self.algorithm, self.task)
 
     @cached_property
     def _scale_of_bytes(self) -> float:

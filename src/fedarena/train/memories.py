@@ -54,7 +54,7 @@ def changed_memories(part: object, before: Mapping[str, Any], after: Mapping[str
     """Where a part is not as it was; what a cached property found out for the first time follows from what it was."""
     known = {attribute_of(place) for place in before}
     for place in dict.fromkeys([*after, *before]):
-        if place in before and place in after and _same(before[place], after[place]):
+        if place in before and place in after and same(before[place], after[place]):
             continue
         attribute = attribute_of(place)
         if attribute in known or not isinstance(getattr(type(part), attribute, None), cached_property):
@@ -85,10 +85,11 @@ def _without(names: Collection[str], values: Mapping[str, Any]) -> dict[str, Any
 
 def _look_into(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], seen: set[int]) -> None:
     for name, value in islice(values.items(), _NUMBERS):
-        _look_at(value, f"{prefix}{name}", found, seen)
+        look_at(value, f"{prefix}{name}", found, seen)
 
 
-def _look_at(value: Any, place: str, found: dict[str, Any], seen: set[int]) -> None:
+def look_at(value: Any, place: str, found: dict[str, Any], seen: set[int]) -> None:
+    """Adds everything in a value that could change to what was `found`, by where it is."""
     if isinstance(value, _PLAIN):
         found[place] = value
         return
@@ -115,7 +116,7 @@ def _look_at(value: Any, place: str, found: dict[str, Any], seen: set[int]) -> N
     elif isinstance(value, (list, tuple, deque, Set, np.ndarray)):
         found[f"{place}{ENTRIES}"] = len(value)
         for number, entry in enumerate(islice(value, _NUMBERS)):
-            _look_at(entry, f"{place}[{number}]", found, seen)
+            look_at(entry, f"{place}[{number}]", found, seen)
     else:
         _look_into(getattr(value, "__dict__", {}), f"{place}.", found, seen)
 
@@ -124,7 +125,8 @@ def _stride(numbers: int) -> int:
     return max(1, -(-numbers // _NUMBERS))
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
+    """Whether what was found in a place is what is there now."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Tensor):
