@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 
 import pytest
 from cutting_proxy import CuttingProxy
@@ -70,6 +71,39 @@ def test_other_settings_give_the_bits_of_the_simulation_too(settings, tmp_path):
     folder, invitations = deploy_folder(tmp_path / "deploy")
     server, _ = play(folder, invitations, config)
     assert bits_of(server.run.snapshot.state) == simulated_bits(config)
+
+
+def play_before_anybody_is_there(folder, config, invitations):
+    """A run whose devices come when its first round has begun."""
+    with serving(folder, config) as server:
+        trainer, port = Trainer(config), server.service.port
+        swarm = Swarm(lambda: [Phone(*one, port, trainer) for one in invitations])
+        coming = threading.Timer(0.3, swarm.start)
+        coming.start()
+        server.run.advance()
+        coming.join()
+        server.close("The run is finished")
+        swarm.join(20)
+    return server
+
+
+@pytest.mark.parametrize("selector", ["by_size", {"name": "power_of_choice", "oversample": 2, "losses": "latest"}])
+def test_a_selector_that_draws_by_size_waits_until_all_devices_have_told_theirs(selector, tmp_path):
+    sizes = {"name": "lognormal", "clients": 4, "sigma": 2.0, "min_samples": 5}
+    config = small_config(federation={"name": "digits", "partition": sizes}, selector=selector, cohort=1, rounds=6)
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    devices = [(name, number, zipped) for number, (name, zipped) in enumerate(invitations.items())]
+    server = play_before_anybody_is_there(folder, config, devices)
+    assert bits_of(server.run.snapshot.state) == simulated_bits(config)
+    assert "waiting for 4 devices to join" in (server.run.folder / "log.txt").read_text()
+
+
+def test_who_may_not_take_part_any_more_is_not_asked_for_a_size(tmp_path):
+    config = small_config(selector="by_size", cohort=3, rounds=1)
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    devices = [(name, number, zipped) for number, (name, zipped) in enumerate(invitations.items())][:3]
+    threading.Timer(0.2, folder.members.revoke, ["phone3", "lost"]).start()
+    assert play_before_anybody_is_there(folder, config, devices).run.round == 1
 
 
 def test_buffered_goes_on_while_devices_come_and_go(tmp_path):

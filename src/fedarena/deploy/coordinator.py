@@ -279,6 +279,12 @@ class Coordinator:
             able = {member.name for member in members if member is not None and member.excluded is None}
             return {name for name in able - self._not_ready.keys() if self._samples(name) is not None}
 
+    def yet_to_join(self, names: Iterable[str]) -> int:
+        """How many of these devices have not said what they have, and still may."""
+        with self._lock:
+            members = [self.members.get(name) for name in names if self._samples(name) is None]
+            return sum(member is not None and member.excluded is None for member in members)
+
     def publish(self, groups: Groups) -> tuple[str, int]:
         """Makes a file for devices to download: its name, which is its digest, and how long it is."""
         new = self.blobs / "new"
