@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.client.messages import model_groups, task_of
-from fedarena.core.errors import TrainingStuckError
+from fedarena.core.errors import DamagedFileError, TrainingStuckError
 from fedarena.core.words import counted
 from fedarena.deploy.coordinator import Coordinator
 from fedarena.deploy.devices import LivePhones
@@ -98,8 +98,15 @@ class LiveRound(Protocol):
         known = {field.name: getattr(world.phones, field.name) for field in fields(type(world.phones))}
         world = replace(world, phones=LivePhones(**known, are_there=there))
         course = coordinator.course
+        if (0 if course is None else course.round) not in (round - 1, round):
+            raise DamagedFileError(
+                f"{coordinator.journal} is not what was written last: rounds up to {round - 1} are over, and it "
+                + ("is missing" if course is None else f"is that of round {course.round}")
+            )
         if course is None or course.round != round:
             course = self._begin(round, clock, world)
+        elif course.open_tasks():
+            self._model()  # which devices may yet download, after a restart
         coordinator.begin(course, rule)
         while not coordinator.closed:
             if rule.goes_on:
