@@ -21,6 +21,7 @@ from small_deployments import (
     small_config,
 )
 
+import fedarena
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.deploy.inbox import Receiving
 from fedarena.deploy.serving import open_server
@@ -124,6 +125,21 @@ def advanced(folder, config, invitations, rounds=None):
         server.close("Enough")
         swarm.join(20)
     return server
+
+
+def test_a_run_with_real_devices_does_not_go_on_as_a_simulation(tmp_path):
+    config = small_config(rounds=2, name="run")
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    devices = [(name, number, zipped) for number, (name, zipped) in enumerate(invitations.items())]
+    run = advanced(folder, config, devices, 1).run.folder
+    for go_on in (fedarena.open, fedarena.resume):
+        with pytest.raises(BadInputError, match=r"run is a run with real devices, .*: fedarena resume .*run$"):
+            go_on(run)
+    advanced(folder, config, devices)
+    assert fedarena.load(run).status == "finished"
+    for go_on in (fedarena.open, fedarena.resume):
+        with pytest.raises(BadInputError, match="is a run with real devices"):
+            go_on(run, rounds=3)
 
 
 @pytest.mark.parametrize("older", [False, True])
