@@ -133,10 +133,10 @@ class RunIndex:
     def _scan(self) -> None:
         found = {key_of(folder): (folder, suite) for root in self.roots for folder, suite in _run_folders(root)}
         suites = dict.fromkeys(suite for _, suite in found.values() if suite is not None)
-        for suite in suites:  # of several suites of one name all but the first are called by their paths
-            name = str(suite) if suite.name in self._suite_names.values() else suite.name
-            self._suite_names.setdefault(suite, name)
-        self._plans = {self._suite_names[suite]: read_plan(suite) for suite in suites}
+        for path in suites:  # of several suites of one name all but the first are called by their paths
+            name = str(path) if path.name in self._suite_names.values() else path.name
+            self._suite_names.setdefault(path, name)
+        self._plans = {self._suite_names[path]: read_plan(path) for path in suites}
         gone = [key for key in self._runs if key not in found]
         with self._news:
             for key, (folder, suite) in found.items():
