@@ -13,7 +13,7 @@ import torch
 
 import fedarena
 from fedarena import from_table
-from fedarena.core.errors import BadInputError
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation, load_federation
 
 CLINICS = pd.DataFrame(
@@ -302,6 +302,17 @@ def test_the_store_is_written_once(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="thesis exists and is no federation; choose another folder"):
         from_table(CLINICS, **settings, path=tmp_path / "thesis", overwrite=True)
     assert (tmp_path / "thesis" / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_damaged_store_of_the_same_table_is_not_said_to_be_imported(tmp_path: Path) -> None:
+    settings = {"client": "clinic", "label": "ill", "part": "part", "path": tmp_path / "clinics"}
+    samples = from_table(CLINICS, **settings).path / "samples.arrow"
+    whole = samples.read_bytes()
+    samples.write_bytes(whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :])
+    with pytest.raises(DamagedFileError, match=r"samples.arrow is damaged: .* Overwrite it to have it built again"):
+        from_table(CLINICS, **settings)
+    from_table(CLINICS, **settings, overwrite=True).verify()
+    assert samples.read_bytes() == whole
 
 
 def test_five_lines_from_a_table_to_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import FEDERATIONS, ColumnSpec, Federation, TaskSpec, cached_source, load_federation
 from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.registry import CACHE_VARIABLE, StoreBuild, cache_folder
+from fedarena.data.store.block_checksums import checksums_path
 from warm_processes import WarmProcess
 
 builds: list[dict[str, Any]] = []
@@ -219,8 +220,11 @@ def test_what_was_built_last_is_opened_when_files_are_gone(raw: Path, gone: str)
     second = load_federation(LENGTHS, {"folder": str(raw)})
     shutil.rmtree(raw / gone) if (raw / gone).is_dir() else (raw / gone).unlink()
     for newest, other in ((first, second), (second, first)):
-        set_time(newest.path, 2000)
-        set_time(other.path, 1000)
+        for store, seconds in ((newest, 2000), (other, 1000)):
+            set_time(store.path / "federation.json", seconds)
+            set_time(store.path, seconds)
+        checksums_path(other.path / "clients.arrow").unlink()
+        other.verify()  # which makes them anew, so that this folder is the one that changed last
         assert load_federation(LENGTHS, {"folder": str(raw)}).path == newest.path
     assert len(builds) == 2
     shutil.rmtree(first.path)

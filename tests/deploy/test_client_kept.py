@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from contextlib import closing
 
 import pytest
 import torch
@@ -135,9 +136,9 @@ def test_an_update_that_is_gone_is_missed(tmp_path):
 
 def test_names_from_outside_lead_nowhere_else(tmp_path):
     folder = DeviceFolder(tmp_path / "state")
-    assert folder.run("../../other").path.parent == tmp_path / "state" / "runs"
+    assert folder.run("../../other", "alice").path.parent == tmp_path / "state" / "runs"
     with pytest.raises(BadInputError, match="not the name of one"):
-        folder.run("x").update("../update")
+        folder.run("x", "alice").update("../update")
 
 
 def test_two_clients_do_not_share_a_folder(tmp_path, monkeypatch):
@@ -172,3 +173,13 @@ def test_a_full_disk_has_a_sentence(tmp_path, monkeypatch):
     assert value_of(folder) is None
     with pytest.raises(DiskFullError, match="cannot be written to: read-only file system"), needing_room(tmp_path):
         raise OSError(errno.EROFS, "x")
+
+
+def test_what_another_device_keeps_is_not_gone_on_with(tmp_path):
+    """A copy of a device's folder, or two invitations that are used one after the other with the same --state."""
+    with closing(DeviceFolder(tmp_path)) as folder:
+        folder.run("run", "alice")
+        assert folder.run("run", "alice").current() is None
+        with pytest.raises(BadInputError, match=r"run is what alice keeps for this run, and this is bob; "):
+            folder.run("run", "bob")
+        folder.run("another", "bob")

@@ -280,3 +280,25 @@ def test_nothing_that_changed_on_disk_is_added_up(tmp_path, what):
             read_again(office)
     path.write_bytes(content)
     np.testing.assert_array_equal(read_again(office), expected)
+
+
+def test_updates_that_were_mixed_up_are_not_added_up(tmp_path):
+    office = Office(tmp_path)
+    office.open()
+    finish(office)
+    one, other = (office.coordinator.inbox.body(task.id) for task in office.coordinator.course.used()[:2])
+    for path, onto in ((one, other), (one.with_suffix(".json"), other.with_suffix(".json"))):
+        onto.write_bytes(path.read_bytes())
+    with pytest.raises(DamagedFileError, match=f"it belongs to {one.name}"):
+        read_again(office)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"another model"])
+def test_a_server_does_not_go_on_with_a_model_that_devices_could_not_download(tmp_path, content):
+    office = Office(tmp_path)
+    office.open()
+    office.start()
+    model = office.coordinator.blobs / office.model
+    model.unlink() if content is None else model.write_bytes(content)
+    with pytest.raises(DamagedFileError, match=f"{office.model} is damaged or missing"):
+        office.open()

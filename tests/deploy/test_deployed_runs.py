@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import threading
+from contextlib import closing, contextmanager
 
 import pytest
 from cutting_proxy import CuttingProxy
@@ -19,7 +21,8 @@ from small_deployments import (
     small_config,
 )
 
-from fedarena.core.errors import BadInputError
+import fedarena
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.deploy.inbox import Receiving
 from fedarena.deploy.serving import open_server
 from fedarena.display.report.page import write_report
@@ -69,6 +72,114 @@ def test_other_settings_give_the_bits_of_the_simulation_too(settings, tmp_path):
     config = small_config(rounds=2, **settings, deploy={"min_clients": 4})
     folder, invitations = deploy_folder(tmp_path / "deploy")
     server, _ = play(folder, invitations, config)
+    assert bits_of(server.run.snapshot.state) == simulated_bits(config)
+
+
+def play_before_anybody_is_there(folder, config, invitations):
+    """A run whose devices come when its first round has begun."""
+    with serving(folder, config) as server:
+        trainer, port = Trainer(config), server.service.port
+        swarm = Swarm(lambda: [Phone(*one, port, trainer) for one in invitations])
+        coming = threading.Timer(0.3, swarm.start)
+        coming.start()
+        server.run.advance()
+        coming.join()
+        server.close("The run is finished")
+        swarm.join(20)
+    return server
+
+
+@pytest.mark.parametrize("selector", ["by_size", {"name": "power_of_choice", "oversample": 2, "losses": "latest"}])
+def test_a_selector_that_draws_by_size_waits_until_all_devices_have_told_theirs(selector, tmp_path):
+    sizes = {"name": "lognormal", "clients": 4, "sigma": 2.0, "min_samples": 5}
+    config = small_config(federation={"name": "digits", "partition": sizes}, selector=selector, cohort=1, rounds=6)
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    devices = [(name, number, zipped) for number, (name, zipped) in enumerate(invitations.items())]
+    server = play_before_anybody_is_there(folder, config, devices)
+    assert bits_of(server.run.snapshot.state) == simulated_bits(config)
+    assert "waiting for 4 devices to join" in (server.run.folder / "log.txt").read_text()
+
+
+def test_who_may_not_take_part_any_more_is_not_asked_for_a_size(tmp_path):
+    config = small_config(selector="by_size", cohort=3, rounds=1)
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    devices = [(name, number, zipped) for number, (name, zipped) in enumerate(invitations.items())][:3]
+    threading.Timer(0.2, folder.members.revoke, ["phone3", "lost"]).start()
+    assert play_before_anybody_is_there(folder, config, devices).run.round == 1
+
+
+@contextmanager
+def stopped_after(folder, config):
+    """A server that is started, and stopped in the end, so that another one may go on."""
+    with serving(folder, config) as server, closing(server.run):
+        yield server
+
+
+def advanced(folder, config, invitations, rounds=None):
+    """What has played some rounds with devices that come anew."""
+    with stopped_after(folder, config) as server:
+        trainer, port = Trainer(config), server.service.port
+        swarm = Swarm(lambda: [Phone(*one, port, trainer) for one in invitations])
+        swarm.start()
+        server.run.advance(rounds)
+        server.close("Enough")
+        swarm.join(20)
+    return server
+
+
+def test_a_run_with_real_devices_does_not_go_on_as_a_simulation(tmp_path):
+    config = small_config(rounds=2, name="run")
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    devices = [(name, number, zipped) for number, (name, zipped) in enumerate(invitations.items())]
+    run = advanced(folder, config, devices, 1).run.folder
+    for go_on in (fedarena.open, fedarena.resume):
+        with pytest.raises(BadInputError, match=r"run is a run with real devices, .*: fedarena resume .*run$"):
+            go_on(run)
+    advanced(folder, config, devices)
+    assert fedarena.load(run).status == "finished"
+    for go_on in (fedarena.open, fedarena.resume):
+        with pytest.raises(BadInputError, match="is a run with real devices"):
+            go_on(run, rounds=3)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_journal_of_another_round_is_not_gone_on_with(older, tmp_path):
+    """Devices that wait to hear whether their update was used would be told that it was not."""
+    config = small_config(rounds=4, algorithm="scaffold", name="run")
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    devices = [(name, number, zipped) for number, (name, zipped) in enumerate(invitations.items())]
+    journal = folder.runs / "run" / "deploy" / "round.json"
+    advanced(folder, config, devices, 1)
+    kept = journal.read_bytes()
+    with stopped_after(folder, config) as server:
+        server.coordinator.course.round = 3
+        with pytest.raises(DamagedFileError, match="rounds up to 1 are over, and it is that of round 3"):
+            server.run.advance()
+    advanced(folder, config, devices, 2)
+    journal.write_bytes(kept) if older else journal.unlink()
+    with (
+        stopped_after(folder, config) as server,
+        pytest.raises(DamagedFileError, match=r"round.json is not what was written last: rounds up to 3 are over"),
+    ):
+        server.run.advance()
+
+
+def test_a_model_that_was_damaged_while_the_server_was_down_is_made_anew(tmp_path):
+    config = small_config(rounds=2, name="run")
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    devices = [(name, number, zipped) for number, (name, zipped) in enumerate(invitations.items())]
+    advanced(folder, config, devices, 1)
+
+    def killed(seconds):
+        raise KeyboardInterrupt
+
+    with stopped_after(folder, config) as server:
+        server.coordinator.wait = killed
+        with pytest.raises(KeyboardInterrupt):
+            server.run.advance()
+    (model,) = (folder.runs / "run" / "deploy" / "blobs").iterdir()
+    model.write_bytes(b"something else")
+    server = advanced(folder, config, devices)
     assert bits_of(server.run.snapshot.state) == simulated_bits(config)
 
 

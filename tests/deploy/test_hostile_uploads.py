@@ -406,5 +406,14 @@ def test_what_a_device_said_and_somebody_changed_is_refused_by_name(tmp_path):
         Joined(tmp_path)
 
 
+def test_what_two_devices_said_cannot_be_mixed_up(tmp_path):
+    for number in range(2):
+        Joined(tmp_path).add(f"phone{number}", {"samples": {"train": 3 + number}})
+    assert [Joined(tmp_path).samples(f"phone{number}") for number in range(2)] == [3, 4]
+    (tmp_path / "phone0.json").write_bytes((tmp_path / "phone1.json").read_bytes())
+    with pytest.raises(DamagedFileError, match=r"phone0.json is not what was written there: it belongs to phone1"):
+        Joined(tmp_path)
+
+
 def test_the_form_of_these_tests_is_the_one_that_is_expected():
     assert codec.form_of(codec.decode(GOOD)) == FORM

@@ -77,12 +77,14 @@ class Office:
         admission = Admission(UpdateForm(FORM), algorithm, LOCAL, self.options)
         samples = lambda name: SAMPLES  # noqa: E731
         self.coordinator = Coordinator(self.folder / "run", Members(self.folder), admission, self.clock, samples)
+        self.model = hashlib.sha256(b"the model").hexdigest()
+        (self.coordinator.blobs / self.model).write_bytes(b"the model")
         self.log: list[str] = []
         self.coordinator.log = self.log.append
 
     def task(self, client: int, job: int | None = None, round: int = 1, version: int = 0) -> Task:
         spec = {"kind": "train", "round": round, "now": round, "share": 1.0, "version": version, "lr_scale": None}
-        spec |= {"hyperparameters": None, "decisions": None, "blob": "0" * 64, "bytes": 10, "deadline_seconds": None}
+        spec |= {"hyperparameters": None, "decisions": None, "blob": self.model, "bytes": 10, "deadline_seconds": None}
         number = client if job is None else job
         return Task(new_task_id(), client, f"phone{client}", number, round, spec, SAMPLES, self.clock.time)
 

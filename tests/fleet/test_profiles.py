@@ -103,6 +103,11 @@ def test_operations_that_were_not_counted_need_a_model(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"or set fleet\.model"):
         load(files=str(path))
     assert load(files=str(path), model="cnn").devices.seconds_per_sample.tolist() == [0.5]
+    entry = model_entry("resnet18", 0.2, LARGE)
+    for name, others in (("b", entry), ("c", entry | {"flops_per_sample": None})):
+        write(tmp_path / f"{name}.json", record(models=[model_entry("logistic_regression", 0.1, SMALL), others]))
+    fleet = load(files=[str(tmp_path / "b.json"), str(tmp_path / "c.json")])  # of c, only the small one was counted
+    np.testing.assert_allclose(fleet.devices.flops_per_second, SMALL / 0.1)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +239,19 @@ def damaged(change: Any) -> dict[str, Any]:
         (damaged(lambda r: r["models"][1].update(batch_size=1.5)), "'batch_size' .* must be a whole number, not 1.5"),
         (damaged(lambda r: r["models"][1].update(watts=-1)), "'watts' of the model 'resnet18' must be .* not -1"),
         (damaged(lambda r: r["network"]["upload"][0].update(bits_per_second=0)), "'bits_per_second' of a transfer in"),
+        (damaged(lambda r: r["models"].append(r["models"][0])), "has the model 'logistic_regression' twice"),
+        (
+            damaged(lambda r: r["models"][1].update(seconds_per_step={"mean": 100})),
+            "'seconds_per_step' of the model 'resnet18' is 100, and 'seconds_per_sample' times 'batch_size' 1.6; they",
+        ),
+        (
+            damaged(lambda r: r["models"][1].update(flops_per_second=8e9)),
+            r"'flops_per_second' of .* is 8e\+09, and 'flops_per_sample' by 'seconds_per_sample' 8e\+10",
+        ),
+        (
+            damaged(lambda r: r["network"]["upload"][1].update(bits_per_second=100)),
+            "'bits_per_second' of a transfer in 'upload' .* is 100, and 8 times 'bytes' by 'seconds' 100000; they",
+        ),
     ],
 )
 def test_damaged_and_foreign_files(tmp_path: Path, content: Any, sentence: str) -> None:

@@ -182,11 +182,12 @@ def test_events_follow_commits_and_go_on_after_the_last_one(serve, tmp_path: Pat
         assert stream.rounds(up_to=2) == [0, 1, 2]
         run.advance(1)
         assert stream.rounds(up_to=3) == [3]
-        assert stream.last_id == f"{key_of(run.folder)}/3"
+        origin = f"{key_of(run.folder)}/{shown['run']}"
+        assert stream.last_id == f"{origin}/3"
         run.advance(5)
         again = Stream(server, run.folder, **{"Last-Event-ID": stream.last_id})
         assert again.rounds(up_to=8) == [4, 5, 6, 7, 8]
-        chosen_anew = Stream(server, run.folder, after=f"{key_of(run.folder)}/6")
+        chosen_anew = Stream(server, run.folder, after=f"{origin}/6")
         assert chosen_anew.rounds(up_to=8) == [7, 8]
     assert stream.until("small", status="interrupted")["round"] == 8
     result = resume_run(run.folder)
@@ -195,7 +196,8 @@ def test_events_follow_commits_and_go_on_after_the_last_one(serve, tmp_path: Pat
 
 
 def test_rounds_are_those_of_the_tables(finished: Path) -> None:
-    rows = Feed(finished, "accuracy").read()
+    feed = Feed(finished, "accuracy")
+    rows = feed.read()
     table = pq.read_table(finished / "rounds.parquet").to_pylist()
     for row, expected in zip(rows, table, strict=True):
         assert (row["round"], row["score"]) == (expected["round"], expected["accuracy"])
@@ -203,7 +205,7 @@ def test_rounds_are_those_of_the_tables(finished: Path) -> None:
         assert row["hours"] == pytest.approx((expected["end_seconds"] - table[0]["end_seconds"]) / 3600)
         assert sum(row["failures"].values()) == (expected["failed"] or 0)
     assert len(rows) == 13
-    assert [row["round"] for row in Feed(finished, "accuracy", after=9).read()] == [10, 11, 12]
+    assert [row["round"] for row in Feed(finished, "accuracy", (feed.run, 9)).read()] == [10, 11, 12]
 
 
 def test_phones_at_work_are_counted_at_every_moment(tmp_path: Path) -> None:
@@ -272,6 +274,36 @@ def test_runs_come_and_go(serve, finished: Path, tmp_path: Path) -> None:
     assert stream.until("one")["status"] == "finished"
     shutil.rmtree(tmp_path / "runs" / "one")
     assert stream.next("runs")[1]["gone"] == [key_of(tmp_path / "runs" / "one")]
+
+
+def test_another_run_in_the_same_folder_is_told_from_its_beginning(serve, tmp_path: Path) -> None:
+    """Also to a page that was away meanwhile, and so has never seen that the new one had fewer rounds."""
+    server = serve(tmp_path)
+    with fedarena.open(SMALL, runs_folder=tmp_path) as run:
+        run.advance(2)
+        stream = Stream(server, run.folder)
+        assert stream.rounds(up_to=2) == [0, 1, 2]
+    stream.until("small", status="interrupted")
+    shutil.rmtree(run.folder)
+    with fedarena.open(SMALL, runs_folder=tmp_path, seed=7) as run:
+        run.advance(3)
+        scores = run.result().rounds["accuracy"].to_pylist()
+        assert stream.until("small", status="running", round=3)["score"] == scores[-1]
+        assert stream.rounds(up_to=3) == [0, 1, 2, 3]
+        away = Stream(server, run.folder, after=f"{key_of(run.folder)}/{'0' * 32}/2")
+        assert away.rounds(up_to=3) == [0, 1, 2, 3]
+
+
+def test_suites_of_one_name_in_several_folders_are_not_one(serve, finished: Path, tmp_path: Path) -> None:
+    for where, number in (("here", 2), ("there", 1)):
+        suite = tmp_path / where / "few"
+        for run in range(number):
+            shutil.copytree(finished, suite / f"run{run}")
+        (suite / "suite.json").write_text(json.dumps({"runs": {f"run{run}": 12 for run in range(3)}}))
+    stream = Stream(serve(tmp_path / "here", tmp_path / "there"))
+    suites = {one["name"]: one for one in stream.next("runs")[1]["suites"]}
+    assert suites.keys() == {"few", str(tmp_path / "there" / "few")}
+    assert [(one["runs"], one["ended"]) for one in suites.values()] == [(3, 2), (3, 1)]
 
 
 def test_a_run_that_was_killed_is_not_called_running(serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

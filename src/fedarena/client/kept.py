@@ -24,8 +24,8 @@ from fedarena.client import codec
 from fedarena.client.device import Trained
 from fedarena.core.errors import BadInputError, DamagedFileError, FedArenaError
 from fedarena.core.files import sync_folder, write_bytes
-from fedarena.core.outside_text import as_file_name
-from fedarena.core.sealed_json import seal_json, unseal_json
+from fedarena.core.outside_text import as_file_name, harmless
+from fedarena.core.sealed_json import read_sealed, seal_json, unseal_json
 from fedarena.train import Groups, flatten_groups
 
 _TASK = re.compile("[0-9a-f]{1,64}")
@@ -75,9 +75,11 @@ class DeviceFolder:
         """Lets another client use the folder."""
         self._lock.close()
 
-    def run(self, name: str) -> RunFolder:
-        """What is kept for a run."""
-        return RunFolder(self.path / "runs" / as_file_name(name))
+    def run(self, name: str, device: str) -> RunFolder:
+        """What this device keeps for a run."""
+        folder = RunFolder(self.path / "runs" / as_file_name(name))
+        folder.claim(device)
+        return folder
 
     @property
     def blobs(self) -> Path:
@@ -95,6 +97,19 @@ class RunFolder:
         self._current, self._pending, self._delivered = (
             path / n for n in ("current", "pending.json", "delivered.json")
         )
+
+    def claim(self, device: str) -> None:
+        """Notes whose folder this is; what another device keeps, as in a copy of its folder, is not gone on with."""
+        path = self.path / "device.json"
+        found = read_sealed(path, "device")
+        if found is None:
+            with needing_room(self.path):
+                write_bytes(path, seal_json({"device": device}))
+        elif found["device"] != device:
+            raise BadInputError(
+                f"{self.path} is what {harmless(str(found['device']))} keeps for this run, and this is {device}; "
+                "choose another folder with --state"
+            )
 
     def current(self) -> Groups | None:
         """What was kept with the last update that was accepted; None: nothing yet."""

@@ -96,7 +96,8 @@ class Session:
         """Takes part in a run; what the server says when everything is over, or None if there is another run."""
         settings, limits = (_part(joined, name) for name in ("settings", "limits"))
         self._link.chunk_bytes = int(_number(limits, "chunk_bytes"))
-        device, kept = self._device(settings, joined["client"]), self._folder.run(joined["run"])
+        device = self._device(settings, joined["client"])
+        kept = self._folder.run(joined["run"], self._link.invitation.name)
         run = _Run(
             self._link,
             joined["run"],

@@ -15,6 +15,7 @@ from fedarena.core.errors import BadInputError
 FORMAT = "fedarena device record"
 VERSION = 1
 _TOO_LARGE = 1e100
+_ROUNDED = 0.01  # by how much numbers that say the same may differ, in files that somebody has rounded
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ def parse_record(value: Any) -> DeviceRecord:
     for number, entry in enumerate(_items(value, "models", "it"), start=1):
         if not isinstance(entry, dict) or not isinstance(entry.get("model"), str):
             raise BadInputError(f"model {number} of the device record has no name")
+        if entry["model"] in models:
+            raise BadInputError(f"the device record has the model {entry['model']!r} twice; leave one of them")
         models[entry["model"]] = _parse_model(entry, f"the model {entry['model']!r}")
     if not models:
         raise BadInputError("the device record has no measured model")
@@ -68,12 +71,21 @@ def _parse_model(entry: Mapping[str, Any], what: str) -> MeasuredModel:
     batch_size = _number(entry, "batch_size", what)
     if batch_size != int(batch_size):
         raise BadInputError(f"'batch_size' of {what} must be a whole number, not {batch_size!r}")
-    return MeasuredModel(
-        int(batch_size),
-        _number(seconds, "mean", f"'seconds_per_sample' of {what}"),
-        _known(entry, "flops_per_sample", what) or 0.0,
-        _known(entry, "watts", what),
-    )
+    mean = _number(seconds, "mean", f"'seconds_per_sample' of {what}")
+    flops = _known(entry, "flops_per_sample", what) or 0.0
+    step = entry.get("seconds_per_step")
+    if isinstance(step, dict) and step.get("mean") is not None:
+        told = _number(step, "mean", f"'seconds_per_step' of {what}")
+        _check_same(f"'seconds_per_step' of {what}", told, "'seconds_per_sample' times 'batch_size'", mean * batch_size)
+    if flops and (speed := _known(entry, "flops_per_second", what)) is not None:
+        _check_same(f"'flops_per_second' of {what}", speed, "'flops_per_sample' by 'seconds_per_sample'", flops / mean)
+    return MeasuredModel(int(batch_size), mean, flops, _known(entry, "watts", what))
+
+
+def _check_same(what: str, found: float, other: str, expected: float) -> None:
+    """A record says some things twice: what was changed in one place, or is in another unit there, is not believed."""
+    if abs(found - expected) > _ROUNDED * max(found, expected):
+        raise BadInputError(f"{what} is {found:.6g}, and {other} {expected:.6g}; they must be the same")
 
 
 def _largest(network: Mapping[str, Any], direction: str) -> list[float]:
@@ -83,7 +95,11 @@ def _largest(network: Mapping[str, Any], direction: str) -> list[float]:
     for entry in _items(network, direction, "the network"):
         if not isinstance(entry, dict):
             raise BadInputError(f"{what} must be a dictionary, not {entry!r:.60}")
-        transfers.append((_number(entry, "bytes", what), _number(entry, "bits_per_second", what)))
+        size, speed = _number(entry, "bytes", what), _number(entry, "bits_per_second", what)
+        if entry.get("seconds") is not None:
+            seconds = _number(entry, "seconds", what)
+            _check_same(f"'bits_per_second' of {what}", speed, "8 times 'bytes' by 'seconds'", 8 * size / seconds)
+        transfers.append((size, speed))
     most = max((size for size, _ in transfers), default=0)
     return [speed for size, speed in transfers if size == most]
 

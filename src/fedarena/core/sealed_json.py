@@ -12,6 +12,7 @@ from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import json_text, reading
 
 CHECKSUM_KEY = "checksum"
+_OWNER_KEY = "of"
 
 
 def checksum_of(data: bytes) -> str:
@@ -46,4 +47,17 @@ def read_sealed(path: Path, *keys: str) -> dict[str, Any] | None:
         return None
     if content is None or any(key not in content for key in keys):
         raise DamagedFileError(f"{path} is damaged: it is not what was written")
+    return content
+
+
+def seal_json_of(owner: str, value: Mapping[str, Any]) -> bytes:
+    """The same for a file that is one of many alike, and says whose it is."""
+    return seal_json({_OWNER_KEY: owner, **value})
+
+
+def read_sealed_of(owner: str, path: Path, *keys: str) -> dict[str, Any] | None:
+    """What was sealed for this owner, as `read_sealed`: files of others may have got in its place."""
+    content = read_sealed(path, *keys)
+    if content is not None and (found := content.pop(_OWNER_KEY, owner)) != owner:  # older files do not say
+        raise DamagedFileError(f"{path} is not what was written there: it belongs to {found}")
     return content

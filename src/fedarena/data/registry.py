@@ -29,7 +29,7 @@ from fedarena.core.registry import Registry
 from fedarena.core.user_warnings import warn_user
 from fedarena.data.raw.folders import files_below
 from fedarena.data.raw.tarballs import unpacked
-from fedarena.data.store.federation import Federation
+from fedarena.data.store.federation import MANIFEST_NAME, Federation
 from fedarena.data.store.schema import AnyArray, AttributeType, ColumnSpec, IntArray, SourceSpec, TaskSpec
 from fedarena.data.store.writer import FederationWriter, StoreExistsError
 
@@ -208,7 +208,7 @@ class CachedSource:
         except BadInputError:
             state = []
             if built := [path for path in cache_folder().glob(f"{stem}-*") if path.is_dir()]:
-                return max(built, key=lambda path: path.stat().st_mtime_ns)
+                return max(built, key=_built_at)
         return cache_folder() / f"{stem}-{_digest(json.dumps(state))}"
 
     def _spec(self, options: dict[str, Any]) -> SourceSpec:
@@ -247,6 +247,12 @@ def state_of(path: Path) -> list[int | str]:
         seen = entry.stat()
         digest.update(os.fsencode(f"{name}\0{seen.st_size}\0{seen.st_mtime_ns}\0"))
     return [digest.hexdigest()]
+
+
+def _built_at(store: Path) -> int:
+    """When a store was written: its folder also changes when a lost checksum is made anew, its manifest never does."""
+    manifest = store / MANIFEST_NAME
+    return (manifest if manifest.exists() else store).stat().st_mtime_ns
 
 
 def _check_source(federation: Federation, expected: SourceSpec) -> None:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.client import codec
-from fedarena.core.errors import SecureSumError
+from fedarena.core.errors import DamagedFileError, SecureSumError
 from fedarena.core.files import sync_folder
 from fedarena.core.outside_text import harmless
 from fedarena.deploy.admission import Admission, Announced, Norms, RefusedError
 from fedarena.deploy.clocks import RunClock
-from fedarena.deploy.inbox import Inbox, Receiving
+from fedarena.deploy.inbox import Inbox, Receiving, digest_of
 from fedarena.deploy.members import Member, Members
 from fedarena.deploy.offences import Offences
 from fedarena.deploy.rules import Rule
@@ -77,7 +77,8 @@ class Coordinator:
         self.blobs = folder / "blobs"
         self.blobs.mkdir(parents=True, exist_ok=True)
         self.kept_blobs: set[str] = set()  # that every device needs, in whatever round
-        self.inbox, self._journal = Inbox(folder / "inbox"), Journal(folder / ROUND_FILE)
+        self.journal = folder / ROUND_FILE
+        self.inbox, self._journal = Inbox(folder / "inbox"), Journal(self.journal)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._seen: dict[str, float] = {}  # when devices last spoke
@@ -279,6 +280,12 @@ class Coordinator:
             able = {member.name for member in members if member is not None and member.excluded is None}
             return {name for name in able - self._not_ready.keys() if self._samples(name) is not None}
 
+    def yet_to_join(self, names: Iterable[str]) -> int:
+        """How many of these devices have not said what they have, and still may."""
+        with self._lock:
+            members = [self.members.get(name) for name in names if self._samples(name) is None]
+            return sum(member is not None and member.excluded is None for member in members)
+
     def publish(self, groups: Groups) -> tuple[str, int]:
         """Makes a file for devices to download: its name, which is its digest, and how long it is."""
         new = self.blobs / "new"
@@ -305,9 +312,19 @@ class Coordinator:
                 for path in self.blobs.iterdir():
                     if path.name not in used:
                         path.unlink()
+            else:
+                self._check_downloads(course)
             self._look(self._clock.seconds())
             self._changed.notify_all()
         self.tell([task.name for task in course.open_tasks()])
+
+    def _check_downloads(self, course: Course) -> None:
+        """Files that devices were promised may have changed on disk, or got lost, where a server goes on."""
+        open_tasks = (task for task in course.tasks + course.errands if task.is_open)
+        for blob in {task.spec["blob"] for task in open_tasks if task.spec["blob"]}:
+            path = self.blobs / blob
+            if not path.exists() or digest_of(path) != blob:
+                raise DamagedFileError(f"{path} is damaged or missing: it is not what devices were told to download")
 
     def invite(self, tasks: list[Task]) -> None:
         """Gives further tasks to devices in the present round."""

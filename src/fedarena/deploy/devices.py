@@ -11,7 +11,7 @@ import numpy as np
 
 from fedarena.client.messages import arrived_results
 from fedarena.core.files import write_bytes
-from fedarena.core.sealed_json import read_sealed, seal_json
+from fedarena.core.sealed_json import read_sealed_of, seal_json_of
 from fedarena.core.words import counted
 from fedarena.deploy.coordinator import Coordinator
 from fedarena.deploy.scoring import DeviceScoring
@@ -35,7 +35,7 @@ class Joined:
         folder.mkdir(parents=True, exist_ok=True)
         self._known: dict[str, dict[str, Any]] = {}
         for path in folder.glob("*.json"):
-            if (said := read_sealed(path)) is not None:
+            if (said := read_sealed_of(path.stem, path)) is not None:
                 self._known[path.stem] = said
 
     def __len__(self) -> int:
@@ -45,7 +45,7 @@ class Joined:
         """A device has joined; whether it says something new."""
         if self._known.get(name) == said:
             return False
-        write_bytes(self._folder / f"{name}.json", seal_json(said))
+        write_bytes(self._folder / f"{name}.json", seal_json_of(name, said))
         self._known[name] = said
         return True
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import sync_folder, write_bytes
-from fedarena.core.sealed_json import read_sealed, seal_json
+from fedarena.core.sealed_json import read_sealed_of, seal_json_of
 
 
 class Inbox:
@@ -37,7 +37,7 @@ class Inbox:
 
     def receipt(self, task: str) -> dict[str, Any] | None:
         """What was decided about a task; None: nothing yet."""
-        return read_sealed(self._receipt(task), "accepted", "sha256")
+        return read_sealed_of(task, self._receipt(task), "accepted", "sha256")
 
     def accepted_body(self, task: str) -> Path:
         """Where an update is that was accepted, after a look whether it is still the same."""
@@ -48,7 +48,7 @@ class Inbox:
 
     def settle(self, task: str, receipt: dict[str, Any]) -> None:
         """Decides about a task, durably; what was accepted is on disk already. Others' bodies are thrown away."""
-        write_bytes(self._receipt(task), seal_json(receipt))
+        write_bytes(self._receipt(task), seal_json_of(task, receipt))
         if not receipt.get("accepted"):
             self.body(task).unlink(missing_ok=True)
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from fedarena.client.messages import model_groups, task_of
-from fedarena.core.errors import TrainingStuckError
+from fedarena.core.errors import DamagedFileError, TrainingStuckError
+from fedarena.core.words import counted
 from fedarena.deploy.coordinator import Coordinator
 from fedarena.deploy.devices import LivePhones
 from fedarena.deploy.rules import ConcurrentRule, Rule, live_rule
 from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.tasks import ACCEPTED, GONE, LATE, Course, Task, new_task_id
 from fedarena.simulate import Simulation, Snapshot
-from fedarena.simulate.jobs import BoolArray, Jobs, Outcome, no_jobs
+from fedarena.simulate.jobs import BoolArray, FloatArray, Jobs, Outcome, no_jobs
 from fedarena.simulate.protocols import Clock, Protocol, RoundPlan
 from fedarena.simulate.world import World
 from fedarena.train.engine import IntArray
@@ -47,6 +49,22 @@ class DeployedSimulation(Simulation):
         live_rule(simulation.protocol)
         known = {field.name: getattr(simulation, field.name) for field in fields(Simulation)}
         return cls(**known, deployment=deployment)
+
+    def world(self, current_loss: Callable[[IntArray], FloatArray] | None) -> World:
+        """The same, in which a selector that asks how much data clients have gets what they said when they joined."""
+        return replace(super().world(current_loss), samples=self._samples_they_told)
+
+    def _samples_they_told(self, clients: IntArray) -> IntArray:
+        """How many training samples these devices have; waits until they have joined, if they still may."""
+        assert self.deployment is not None
+        coordinator, names = self.deployment.coordinator, self.deployment.names
+        asked, was_said = [names[client] for client in clients.tolist()], False
+        while missing := coordinator.yet_to_join(asked):
+            if not was_said:
+                coordinator.log(f"The selector asks for sizes: waiting for {counted(missing, 'device')} to join")
+                was_said = True
+            coordinator.wait(_LOOK_SECONDS)
+        return self.engine.data.counts(clients, "train")
 
     def in_round(self, before: Snapshot, world: World) -> tuple[Protocol, World]:
         """A protocol that waits until the round after a snapshot has really happened."""
@@ -80,8 +98,15 @@ class LiveRound(Protocol):
         known = {field.name: getattr(world.phones, field.name) for field in fields(type(world.phones))}
         world = replace(world, phones=LivePhones(**known, are_there=there))
         course = coordinator.course
+        if (0 if course is None else course.round) not in (round - 1, round):
+            raise DamagedFileError(
+                f"{coordinator.journal} is not what was written last: rounds up to {round - 1} are over, and it "
+                + ("is missing" if course is None else f"is that of round {course.round}")
+            )
         if course is None or course.round != round:
             course = self._begin(round, clock, world)
+        elif course.open_tasks():
+            self._model()  # which devices may yet download, after a restart
         coordinator.begin(course, rule)
         while not coordinator.closed:
             if rule.goes_on:

@@ -22,9 +22,9 @@ from fedarena.core.files import write_json
 from fedarena.core.folders import new_folder
 from fedarena.core.outside_text import as_file_name
 from fedarena.core.sealed_json import read_sealed
-from fedarena.deploy.serving import DEPLOYED
 from fedarena.metrics import USED
 from fedarena.runs.config import read_settings, resolve
+from fedarena.runs.deployed import DEPLOYED
 from fedarena.storage.run_data import load_run
 from fedarena.storage.run_files import CONFIG_FILE
 

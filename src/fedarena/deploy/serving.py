@@ -37,6 +37,7 @@ from fedarena.deploy.update_form import UpdateForm
 from fedarena.profiling.memory import give_back_unused
 from fedarena.runs.building import Experiment, GivenParts
 from fedarena.runs.config import USUAL_COHORT, RunConfig
+from fedarena.runs.deployed import DEPLOYED
 from fedarena.runs.identity import free_name
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import Run
@@ -50,7 +51,6 @@ from fedarena.train.jobs import Job
 from fedarena.transforms.packing import packing_of
 from fedarena.transforms.wire import PARAMS
 
-DEPLOYED = "deploy"  # the folder within that of a run in which its server keeps what is under way
 _LINGERING_SECONDS = 10.0  # in which devices can hear that a run is over
 _RECORD, _CURRENT = "run.json", "current.json"
 

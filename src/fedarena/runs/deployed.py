@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated
 
+from fedarena.core.errors import BadInputError
 from fedarena.core.limits import Limits
+
+DEPLOYED = "deploy"  # the folder within that of a run with real devices in which its server keeps what is under way
 
 
 @dataclass(frozen=True)
@@ -32,3 +36,12 @@ class DeployOptions:
         given = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
         names = " and ".join(f"deploy.{name}" for name in given)
         return [f"{names}: of no effect in a simulation; fedarena deploy run heeds such settings"] if given else []
+
+
+def refuse_to_simulate_devices(folder: Path) -> None:
+    """A run whose clients are real goes on with them alone: simulated ones would have other samples and memories."""
+    if (folder / DEPLOYED).is_dir():
+        raise BadInputError(
+            f"{folder} is a run with real devices, which cannot go on as a simulation; to go on with its devices: "
+            f"fedarena resume {folder}"
+        )

@@ -24,6 +24,7 @@ from fedarena.runs.callbacks import Callback, OnRound, Stop, check_reachable
 from fedarena.runs.cluster import Elsewhere, RayCrew, hire_crew, workplace_of
 from fedarena.runs.config import RunConfig, read_settings, resolve
 from fedarena.runs.deciding import describe_policy, summarize_policy
+from fedarena.runs.deployed import refuse_to_simulate_devices
 from fedarena.runs.forking import forked_config
 from fedarena.runs.identity import check_same_experiment, check_same_form, describe_run, free_name
 from fedarena.runs.more_rounds import give_more_rounds, is_other_length, with_more_rounds
@@ -133,6 +134,8 @@ class Run:
         observer = observer or Observer()
         if rounds is None and is_finished(folder):
             raise BadInputError(f"The run {folder} is finished; fedarena.load reads it, and rounds=… gives it more")
+        if given is None or given.devices is None:
+            refuse_to_simulate_devices(folder)
         RunFiles.open(folder).check_first_files()
         experiment = prepare(resolve(read_settings(folder / CONFIG_FILE)), observer, given)
         check_same_experiment(experiment, folder)

@@ -113,12 +113,12 @@ def open_or_write(name: str, source: SourceSpec, place: StorePlace, write: Calla
 
 
 def _holds(folder: Path, name: str, source: SourceSpec, may_replace: bool) -> bool:
-    """Whether a store is the one to be written, and, if it may be replaced, every byte of it is as it was written."""
+    """Whether a store is the one to be written; one that is damaged is not, and refused unless it may be replaced."""
     try:
         found = Federation.open(folder)
         is_same = found.name == name and found.source == source
-        if is_same and may_replace:
-            found.verify()
+        if is_same:
+            found.verify_bytes()
     except DamagedFileError as error:
         if not may_replace:
             raise DamagedFileError(f"{error} Overwrite it to have it built again, or remove {folder}.") from error

@@ -28,11 +28,14 @@ _TOLD: Final = ("epsilon", "attack_success")
 class Feed:
     """The rounds of one run after the one that the page has; each is given once."""
 
-    def __init__(self, folder: Path, metric: str, after: int = -1):
-        self.after = after
+    def __init__(self, folder: Path, metric: str, known: tuple[str, int] = ("", -1)):
+        """The page has the rounds of a run up to one; it may be another run that was in the same folder before."""
+        files = RunFiles.open(folder)
+        self.run = files.run_id or ""
+        self.after = known[1] if known[0] == self.run else -1
         self._metric = metric
         self._reader = RowReader(folder, ("rounds", "jobs"))
-        config = parse_yaml(RunFiles.open(folder).read(CONFIG_FILE).decode(), CONFIG_FILE)
+        config = parse_yaml(files.read(CONFIG_FILE).decode(), CONFIG_FILE)
         self.is_simulated = isinstance(config, dict) and is_simulated(config)  # what the run says about its privacy
         self._begin: float | None = None
         self._phones = PhonesAtWork()

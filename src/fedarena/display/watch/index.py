@@ -40,6 +40,7 @@ class RunIndex:
         self._gone: dict[str, int] = {}  # when a run was found to be removed
         self._version = 0
         self._is_complete = False
+        self._suite_names: dict[Path, str] = {}
         self._plans: dict[str, dict[str, int]] = {}
         self._scanned = float("-inf")
         self._news = threading.Condition()
@@ -131,15 +132,16 @@ class RunIndex:
 
     def _scan(self) -> None:
         found = {key_of(folder): (folder, suite) for root in self.roots for folder, suite in _run_folders(root)}
-        self._plans = {
-            folder.parent.name: read_plan(folder.parent)
-            for folder in {folder.parent: folder for folder, suite in found.values() if suite}.values()
-        }
+        suites = dict.fromkeys(suite for _, suite in found.values() if suite is not None)
+        for path in suites:  # of several suites of one name all but the first are called by their paths
+            name = str(path) if path.name in self._suite_names.values() else path.name
+            self._suite_names.setdefault(path, name)
+        self._plans = {self._suite_names[path]: read_plan(path) for path in suites}
         gone = [key for key in self._runs if key not in found]
         with self._news:
             for key, (folder, suite) in found.items():
                 if key not in self._runs:
-                    self._runs[key] = WatchedRun(folder, suite)
+                    self._runs[key] = WatchedRun(folder, None if suite is None else self._suite_names[suite])
                     self._gone.pop(key, None)
         if gone:
             self._publish([], gone)
@@ -172,23 +174,23 @@ def _suite(name: str, runs: Sequence[dict[str, Any]], plan: dict[str, int]) -> d
     }
 
 
-def _run_folders(root: Path) -> Iterator[tuple[Path, str | None]]:
-    """Run folders, each with the suite that it belongs to: `root` itself, those in it, and in the folders in it."""
+def _run_folders(root: Path) -> Iterator[tuple[Path, Path | None]]:
+    """Run folders, each with its suite's folder: `root` itself, those in it, and in the folders in it."""
     if (root / CONFIG_FILE).exists():
         yield root, _suite_of(root)
         return
     is_suite = (root / SUITE_FILE).exists()
     for folder in _folders(root):
         if (folder / CONFIG_FILE).exists():
-            yield folder, root.name if is_suite else None
+            yield folder, root if is_suite else None
         else:
             for inner in _folders(folder):
                 if (inner / CONFIG_FILE).exists():
-                    yield inner, folder.name
+                    yield inner, folder
 
 
-def _suite_of(folder: Path) -> str | None:
-    return folder.parent.name if (folder.parent / SUITE_FILE).exists() else None
+def _suite_of(folder: Path) -> Path | None:
+    return folder.parent if (folder.parent / SUITE_FILE).exists() else None
 
 
 def _folders(folder: Path) -> list[Path]:

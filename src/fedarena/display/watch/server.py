@@ -31,6 +31,7 @@ MOST_CHOSEN: Final = 12  # runs whose rounds one page follows
 _BEAT_SECONDS: Final = 5.0  # in which a page that has gone is noticed
 _RETRY_MS = 1000  # after which a page that lost its server asks again
 _KEY = re.compile(r"[0-9a-f]{12}\Z")
+_POSITION = re.compile(r"([0-9a-f]{12})/(\w{0,64})/([0-9]{1,9})", re.ASCII)
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -43,6 +44,7 @@ _POLICY: Final = (
 )
 # A report is a page of its own: what its scripts do stays with it.
 _REPORT_POLICY: Final = "sandbox allow-scripts allow-downloads"
+Known = dict[str, tuple[str, int]]  # by keys of folders: the run that a page has, and up to which round
 
 
 class WatchServer(ThreadingHTTPServer):
@@ -154,8 +156,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(self, query: Mapping[str, list[str]]) -> None:
         """News until the page is closed: about all runs, and the rounds of those that it has chosen.
 
-        The id of an event tells up to which round the page has the chosen runs, ``KEY/ROUND KEY/ROUND``; a page that
-        comes back (or chooses others) says the last one, and gets what comes after it.
+        The id of an event tells up to which round the page has the chosen runs, ``KEY/RUN/ROUND KEY/RUN/ROUND``; a
+        page that comes back (or chooses others) says the last one, and gets what comes after it. Where another run has
+        begun in the folder meanwhile, it gets all of that.
         """
         chosen = [key for key in query.get("runs", [""])[0].split(",") if _KEY.match(key)][:MOST_CHOSEN]
         known = _positions(self.headers.get("Last-Event-ID") or query.get("after", [""])[0])
@@ -186,23 +189,29 @@ class _Handler(BaseHTTPRequestHandler):
         }
         self._write(f"event: runs\ndata: {as_json(news)}\n\n")
 
-    def _tell_rounds(self, key: str, shown: dict[str, Any], feeds: dict[str, Feed], known: dict[str, int]) -> None:
+    def _tell_rounds(self, key: str, shown: dict[str, Any], feeds: dict[str, Feed], known: Known) -> None:
         folder = self.server.index.folder(key)
         if folder is None or "metric" not in shown:
             return
         try:
-            if key not in feeds:
-                feeds[key] = Feed(folder, shown["metric"]["name"], known.get(key, -1))
+            if key not in feeds or feeds[key].run != shown["run"]:
+                feeds[key] = Feed(folder, shown["metric"]["name"], known.get(key, ("", -1)))
             rows = feeds[key].read()
         except FedArenaError as error:
             feeds.pop(key, None)
             self._write(f"event: problem\ndata: {as_json({'key': key, 'message': str(error)})}\n\n")
             return
         if rows:
-            known[key] = feeds[key].after
-            position = " ".join(f"{one}/{round}" for one, round in known.items())
             feed = feeds[key]
-            news = {"key": key, "rows": rows, "phones": feed.phones_at_work(), "simulated": feed.is_simulated}
+            known[key] = feed.run, feed.after
+            position = " ".join(f"{one}/{run}/{round}" for one, (run, round) in known.items())
+            news = {
+                "key": key,
+                "run": feed.run,
+                "rows": rows,
+                "phones": feed.phones_at_work(),
+                "simulated": feed.is_simulated,
+            }
             self._write(f"id: {position}\nevent: rounds\ndata: {as_json(news)}\n\n")
 
     def _write(self, text: str) -> None:
@@ -210,10 +219,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-def _positions(text: str) -> dict[str, int]:
-    """Up to which round a page has which runs."""
-    found = (piece.partition("/") for piece in text.split(" ")[: 10 * MOST_CHOSEN])
-    return {key: int(round) for key, _, round in found if _KEY.match(key) and re.fullmatch(r"-?[0-9]{1,9}", round)}
+def _positions(text: str) -> Known:
+    """Up to which round of which run a page has what was in which folder."""
+    found = (_POSITION.fullmatch(piece) for piece in text.split(" ")[: 10 * MOST_CHOSEN])
+    return {key: (run, int(round)) for key, run, round in (one.groups() for one in found if one is not None)}
 
 
 def serve_in_background(folders: list[Path], port: int | None = None) -> WatchServer:

@@ -12,6 +12,7 @@
 
   const runs = new Map(); // what the list shows, by key
   const rounds = new Map(); // rows of chosen runs, by key
+  const origins = new Map(); // of which run they are: another one may begin in the same folder
   const phones = new Map(); // at work, over virtual hours, by key
   const simulated = new Map(); // whether the ε of a chosen run is only simulated, by key
   const problems = new Map();
@@ -190,7 +191,7 @@
 
   function setChosen(keys) {
     chosen = keys;
-    for (const known of [rounds, phones, simulated, problems]) {
+    for (const known of [rounds, origins, phones, simulated, problems]) {
       for (const key of known.keys()) if (!chosen.includes(key)) known.delete(key);
     }
     connect();
@@ -367,7 +368,7 @@
 
   function connect() {
     stream?.close();
-    const known = chosen.filter((key) => rounds.get(key)?.length).map((key) => `${key}/${rounds.get(key).at(-1).round}`);
+    const known = chosen.filter((key) => rounds.get(key)?.length).map((key) => `${key}/${origins.get(key)}/${rounds.get(key).at(-1).round}`);
     const query = new URLSearchParams({ runs: chosen.join(","), after: known.join(" ") });
     stream = new EventSource(`events?${query}`);
     stream.addEventListener("open", () => connection("live", "live"));
@@ -385,11 +386,7 @@
     for (const key of news.gone) runs.delete(key);
     for (const run of news.runs) {
       runs.set(run.key, run);
-      // Another run in the same folder.
-      if (rounds.get(run.key)?.length && (run.round ?? -1) < rounds.get(run.key).at(-1).round) {
-        rounds.delete(run.key);
-        connect();
-      }
+      if (run.run !== undefined && run.run !== origins.get(run.key)) rounds.delete(run.key);
     }
     suites = news.suites;
     complete = news.complete;
@@ -397,7 +394,9 @@
     refresh();
   }
 
-  function takeRounds({ key, rows, phones: atWork, simulated: isSimulated }) {
+  function takeRounds({ key, run, rows, phones: atWork, simulated: isSimulated }) {
+    if (run !== origins.get(key)) rounds.delete(key);
+    origins.set(key, run);
     phones.set(key, atWork);
     simulated.set(key, isSimulated);
     problems.delete(key);

@@ -68,14 +68,15 @@ class WatchedRun:
         files = RunFiles.open(self.folder)
         summary = read_summary(files)
         self.is_open = not summary
+        origin = {"run": files.run_id or ""}  # another run may begin in the same folder
         if self.is_open:
-            if self._progress is None:
+            if self._progress is None or self._progress.run != origin["run"]:
                 self._progress = _Progress(files)
             moves = now - self._moved < SILENT_SECONDS or is_being_written(self.folder)
-            return {"status": "running" if moves else "interrupted", **self._progress.read()}
+            return origin | {"status": "running" if moves else "interrupted", **self._progress.read()}
         self._progress = None
         metric = _leading(summary)
-        return {
+        return origin | {
             "status": str(summary.get("status")),
             "message": summary.get("message"),
             "round": summary.get("rounds_done"),
@@ -101,6 +102,7 @@ class _Progress:
             raise DamagedFileError(
                 f"{files.folder} cannot be understood: it lacks rounds, or what it measures"
             ) from None
+        self.run = files.run_id or ""
         self._reader = RowReader(files.folder, ("rounds", "timings"))
         self._seconds: deque[float] = deque(maxlen=_RECENT_ROUNDS)
         self._total_seconds = 0.0

@@ -98,14 +98,15 @@ def _read(path: str) -> DeviceRecord:
 
 def _common_model(records: Sequence[DeviceRecord], paths: Sequence[str]) -> str:
     """The model with the most operations per sample of those measured on all devices."""
-    common = set.intersection(*(set(record.models) for record in records))
-    counted = {model: records[0].models[model].flops_per_sample for model in common}
-    if not any(counted.values()):
+    common = set.intersection(
+        *({name for name, m in record.models.items() if m.flops_per_sample} for record in records)
+    )
+    if not common:
         raise BadInputError(
             f"No model with operations that are counted was measured on all of the {len(paths)} devices; measure one, "
             "or set fleet.model"
         )
-    return max(sorted(counted), key=lambda model: counted[model])
+    return max(sorted(common), key=lambda model: records[0].models[model].flops_per_sample)
 
 
 def _known_model(model: str, records: Sequence[DeviceRecord], paths: Sequence[str]) -> str:
