@@ -61,7 +61,7 @@ class DepthwiseConvolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         """The gradients of pictures and filters."""
-        from fedarena.train.depthwise_kernels import gradients
+        from fedarena.train.depthwise_gradient_kernels import gradients
 
         pictures, filters = ctx.saved_tensors
         of_pictures, of_filters, _ = gradients(_innermost(grad), pictures, filters, ctx.stride)
@@ -100,7 +100,7 @@ class NormalizedFilter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, Tensor, None, None, Tensor, None]:
         """The gradients of pictures, weight, bias and filters."""
-        from fedarena.train.depthwise_kernels import Norm, gradients
+        from fedarena.train.depthwise_gradient_kernels import Norm, gradients
         from fedarena.train.group_norm_kernels import gradients_from_notes
 
         pictures, each, weight, bias, mean, inverse = ctx.saved_tensors
