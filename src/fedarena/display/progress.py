@@ -20,7 +20,7 @@ from fedarena.core.console import Screen
 from fedarena.core.words import counted
 from fedarena.display.drawing.units import SECONDS, quantity
 from fedarena.display.reporting import Reporting
-from fedarena.metrics.info import FORMER_METRICS, MetricInfo
+from fedarena.metrics.info import FORMER_METRICS
 from fedarena.runs.attacked import attack_sentence
 from fedarena.runs.building import Experiment
 from fedarena.runs.round_text import round_text
@@ -103,7 +103,7 @@ class ProgressBars(Bars, Reporting):
         super().started(run, folder, rounds_done)
         if self._task is not None:  # the building of the federation
             self._progress.remove_task(self._task)
-        self._metric = _leading_metric(run)
+        self._metric = run.simulation.leading_metric
         self._config = run.config.to_dict()
         self._engine = run.simulation.engine
         self._rounds = run.config.rounds
@@ -143,8 +143,3 @@ class ProgressBars(Bars, Reporting):
         """Says how to go on."""
         self._progress.stop()
         self._say(f"Stopped; all finished rounds are saved. Go on with: fedarena resume {folder}")
-
-
-def _leading_metric(run: Experiment) -> MetricInfo:
-    """The metric that reports about the run will lead with."""
-    return run.simulation.leading_metric
