@@ -2,8 +2,8 @@
 
     TRITON_INTERPRET=1 python tests/core/interpreted_kernels.py
 
-It rounds bf16 otherwise than GPUs do, by up to twice as much. `test_gpu.py` compares the same kernels with torch on a
-GPU.
+It rounds bf16 otherwise than GPUs do, by up to twice as much. `test_gpu_kernels.py` compares the same kernels with
+torch on a GPU.
 """
 
 from __future__ import annotations
