@@ -12,19 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import data_files
-from fedarena.data import load_federation
-from fedarena.data.registry import CACHE_VARIABLE
-from store import environment, peak_resident_bytes
+from killed_builds import build, in_fresh_process, say
+from store import environment
 from targets import Measurement, conclude, show_targets
 
 KILL_AT = 0.5  # of the build
@@ -32,52 +27,21 @@ TITLES = {"sent140": "Sentiment140", "reddit": "Reddit"}
 
 
 def convert(name: str, folder: Path, kill_at: float | None) -> dict[str, Any]:
-    """Builds a federation, or finds it built, in a process that did nothing else."""
-
-    def progress(fraction: float, words: str) -> None:
-        if kill_at is not None and fraction >= kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    options = {"folder": str(folder), **({"verify": False} if name == "sent140" else {})}
-    before = peak_resident_bytes()
-    start = time.perf_counter()
-    federation = load_federation(name, options, progress)
-    return {
-        "seconds": time.perf_counter() - start,
-        "clients": federation.num_clients,
-        "stored_samples": federation.num_samples,
-        "fingerprint": federation.fingerprint,
-        "peak_megabytes": peak_resident_bytes() / 1e6,
-        "peak_megabytes_before": before / 1e6,
-        "store_megabytes": sum(file.stat().st_size for file in federation.path.iterdir()) / 1e6,
-    }
-
-
-def in_fresh_process(name: str, folder: Path, cache: Path, kill_at: float | None = None) -> dict[str, Any] | None:
-    """What `convert` says; None if it was killed."""
-    command = [sys.executable, __file__, "--convert", name, str(folder)]
-    if kill_at is not None:
-        command += ["--kill-at", str(kill_at)]
-    variables = {**os.environ, CACHE_VARIABLE: str(cache)}
-    finished = subprocess.run(command, capture_output=True, text=True, env=variables)
-    if finished.returncode == -signal.SIGKILL:
-        return None
-    if finished.returncode:
-        raise SystemExit(finished.stderr)
-    answer: dict[str, Any] = json.loads(finished.stdout)
-    return answer
+    """Builds a federation, or finds it built."""
+    return build(name, {"folder": str(folder), **({"verify": False} if name == "sent140" else {})}, kill_at)
 
 
 def measure(name: str, folder: Path, samples: int) -> tuple[list[Measurement], dict[str, Any]]:
     """Targets and facts of one federation, whose files are in `folder` / raw."""
     raw = folder / "raw"
+    command = [__file__, "--convert", name, str(raw)]
     say(f"{TITLES[name]}: building")
-    built = in_fresh_process(name, raw, folder / "cache")
-    again = in_fresh_process(name, raw, folder / "cache")
+    built = in_fresh_process(command, folder / "cache")
+    again = in_fresh_process(command, folder / "cache")
     say(f"{TITLES[name]}: building again, killed half way")
-    killed = in_fresh_process(name, raw, folder / "killed", KILL_AT)
+    killed = in_fresh_process(command, folder / "killed", KILL_AT)
     say(f"{TITLES[name]}: going on")
-    resumed = in_fresh_process(name, raw, folder / "killed")
+    resumed = in_fresh_process(command, folder / "killed")
     assert built is not None
     assert again is not None
     assert resumed is not None
@@ -99,10 +63,6 @@ def measure(name: str, folder: Path, samples: int) -> tuple[list[Measurement], d
         "resumed_seconds": resumed["seconds"],
     }
     return targets, facts
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def remark(name: str, facts: dict[str, Any]) -> str:

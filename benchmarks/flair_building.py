@@ -14,9 +14,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,10 +24,9 @@ from typing import Any
 from PIL import Image
 
 import flair_generator
-from fedarena.data import load_federation
-from fedarena.data.registry import CACHE_VARIABLE
+from killed_builds import build, in_fresh_process, say
 from protocol import available_cores
-from store import environment, peak_resident_bytes
+from store import environment
 from targets import Measurement, conclude, show_targets
 
 KILL_AT = 0.5
@@ -61,38 +57,6 @@ def check(folder: Path) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - start, "photos": len(names), "megabytes": read_bytes / 1e6}
 
 
-def build(folder: Path, kill_at: float | None) -> dict[str, Any]:
-    """Builds the federation, or is killed on the way."""
-
-    def progress(fraction: float, words: str) -> None:
-        if kill_at is not None and fraction >= kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    start = time.perf_counter()
-    federation = load_federation("flair", {"folder": str(folder), "max_samples": None}, progress)
-    return {
-        "seconds": time.perf_counter() - start,
-        "clients": federation.num_clients,
-        "photos": federation.num_samples,
-        "fingerprint": federation.fingerprint,
-        "peak_megabytes": peak_resident_bytes() / 1e6,
-        "store_megabytes": sum(file.stat().st_size for file in federation.path.iterdir()) / 1e6,
-    }
-
-
-def in_fresh_process(what: str, folder: Path, cache: Path, kill_at: float | None = None) -> dict[str, Any] | None:
-    """What `check` or `build` say; None if the process was killed."""
-    command = [sys.executable, __file__, "--do", what, str(folder)]
-    command += [] if kill_at is None else ["--kill-at", str(kill_at)]
-    finished = subprocess.run(command, capture_output=True, text=True, env={**os.environ, CACHE_VARIABLE: str(cache)})
-    if finished.returncode == -signal.SIGKILL:
-        return None
-    if finished.returncode:
-        raise SystemExit(finished.stderr)
-    answer: dict[str, Any] = json.loads(finished.stdout)
-    return answer
-
-
 def measure(title: str, photos: int, side: int, folder: Path) -> tuple[list[Measurement], dict[str, Any]]:
     raw = folder / "raw"
     say(f"{title}: writing files")
@@ -103,13 +67,15 @@ def measure(title: str, photos: int, side: int, folder: Path) -> tuple[list[Meas
         say(f"{title}: {step}")
         cache = folder / ("killed" if step in ("killed", "resumed") else "cache")
         kill_at = KILL_AT if step == "killed" else None
-        found[step] = in_fresh_process("check" if step.startswith("check") else "build", raw, cache, kill_at)
+        what = "check" if step.startswith("check") else "build"
+        found[step] = in_fresh_process([__file__, "--do", what, str(raw)], cache, kill_at)
     built, resumed = found["build"], found["resumed"]
     if found["killed"] is not None or resumed["fingerprint"] != built["fingerprint"]:
         raise SystemExit(f"{title}: a build that was killed and started again gave another federation")
     checked_seconds = (found["check"]["seconds"] + found["check again"]["seconds"]) / 2
     facts = {
         **built,
+        "photos": built["stored_samples"],
         "side": side,
         "raw_megabytes": found["check"]["megabytes"],
         "check_seconds": checked_seconds,
@@ -125,10 +91,6 @@ def measure(title: str, photos: int, side: int, folder: Path) -> tuple[list[Meas
         Measurement(f"{title}: the same after being killed", resumed["peak_megabytes"], MOST_MEGABYTES, "MB"),
         Measurement(f"{title}: store, of the files", built["store_megabytes"] / facts["raw_megabytes"], 1.1, "x"),
     ], facts
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def remark(title: str, facts: dict[str, Any]) -> str:
@@ -152,7 +114,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.do:
         what, folder = arguments.do[0], Path(arguments.do[1])
-        print(json.dumps(check(folder) if what == "check" else build(folder, arguments.kill_at)))
+        options = {"folder": str(folder), "max_samples": None}
+        print(json.dumps(check(folder) if what == "check" else build("flair", options, arguments.kill_at)))
         return 0
     targets: list[Measurement] = []
     facts: dict[str, Any] = {}

@@ -15,6 +15,7 @@ from triton.runtime.jit import JITFunction
 
 from fedarena.train import (
     convolution_kernels,
+    depthwise_gradient_kernels,
     depthwise_kernels,
     finished_lanes,
     group_norm_kernels,
@@ -57,9 +58,9 @@ def main() -> None:
     )
     for stride, ceiling in ((1, 6.0), (2, 0.0)):
         output = depthwise_kernels.filtered(x, filters, stride)
-        norm = depthwise_kernels.Norm(weight, weight, statistic, statistic, ceiling)
+        norm = depthwise_gradient_kernels.Norm(weight, weight, statistic, statistic, ceiling)
         for before in (None, norm):
-            depthwise_kernels.gradients(output, x, filters, stride, before)
+            depthwise_gradient_kernels.gradients(output, x, filters, stride, before)
     for kernels, pixels in ((group_norm_kernels, 400), (small_group_norm_kernels, 196)):
         rows = torch.empty(2, pixels, 24, dtype=torch.bfloat16)
         kernels.normalized(rows, 8, weight, weight, 1e-5, 6.0)

@@ -2,8 +2,8 @@
 
     TRITON_INTERPRET=1 python tests/core/interpreted_kernels.py
 
-It rounds bf16 otherwise than GPUs do, by up to twice as much. `test_gpu.py` compares the same kernels with torch on a
-GPU.
+It rounds bf16 otherwise than GPUs do, by up to twice as much. `test_gpu_kernels.py` compares the same kernels with
+torch on a GPU.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from fedarena.models.augmentation import pixels
 from fedarena.train import (
     convolution_kernels,
+    depthwise_gradient_kernels,
     depthwise_kernels,
     finished_lanes,
     group_norm_kernels,
@@ -106,13 +107,13 @@ def check_filters(shape: tuple[int, int, int, int], groups: int, stride: int, ce
     with torch.no_grad():
         if ceiling is None:
             output = depthwise_kernels.filtered(x, filters, stride)
-            of_x, of_filters, _ = depthwise_kernels.gradients(slopes, x, filters, stride)
+            of_x, of_filters, _ = depthwise_gradient_kernels.gradients(slopes, x, filters, stride)
             assert_close([output, of_x, of_filters], [expected, *gradients])
             return
         rows = x.view(samples, height * width, channels)
         norm = (weight, bias, *group_norm_kernels.statistics(rows, groups, weight, 1e-5))
-        slopes, of_filters, notes = depthwise_kernels.gradients(
-            slopes, x, filters, stride, depthwise_kernels.Norm(*norm, ceiling)
+        slopes, of_filters, notes = depthwise_gradient_kernels.gradients(
+            slopes, x, filters, stride, depthwise_gradient_kernels.Norm(*norm, ceiling)
         )
         of_x, *others = group_norm_kernels.gradients_from_notes(notes, slopes.view_as(rows), rows, *norm, None)
     assert_close([of_x.view(shape), of_filters, *others], gradients)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from small_candidates import select_uniform
 
@@ -14,13 +15,14 @@ from fedarena.data import Federation
 from fedarena.fleet import Availability, ClientFleet, Devices, Fleet
 from fedarena.models import DataSpec, build_model, make_task
 from fedarena.simulate import RoundOutcome, Simulation, simulate
-from fedarena.train import Algorithm, LocalTraining
+from fedarena.train import Algorithm, CohortEngine, LocalTraining, ReferenceEngine
 from fedarena.train.batches import batch_indices
 
 SEED, ROUNDS, COHORT, FEATURES, CLASSES = 2, 6, 4, 5, 3
 SIZES = [3, 17, 8, 1, 30, 12, 6]
 LOCAL = LocalTraining(epochs=2, batch_size=5, lr=0.2)
 Vector = np.ndarray
+ENGINES = pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
 _RUN_NUMBERS = itertools.count()
 
 
@@ -40,6 +42,14 @@ def losses_and_gradient(w: Vector, x: np.ndarray, y: np.ndarray) -> tuple[float,
     p /= p.sum(1, keepdims=True)
     error = (p - np.eye(CLASSES)[y]) / len(y)
     return float(-np.log(p[np.arange(len(y)), y]).mean()), np.concatenate([(error.T @ x).ravel(), error.sum(0)])
+
+
+def largest(update: np.ndarray, count: int) -> np.ndarray:
+    """So many of the largest coordinates, and zeros elsewhere."""
+    kept = np.argsort(-np.abs(update), kind="stable")[:count]
+    sent = np.zeros_like(update)
+    sent[kept] = update[kept]
+    return sent
 
 
 def local_sgd(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from logistic_clients import (
+    ENGINES,
     LOCAL,
     SIZES,
     by_samples,
@@ -21,7 +22,7 @@ from logistic_clients import (
 
 from fedarena import algorithms
 from fedarena.core.errors import BadInputError
-from fedarena.train import Algorithm, CohortEngine, LocalTraining, ReferenceEngine
+from fedarena.train import Algorithm, LocalTraining
 
 
 def fedavgm(w, rounds, local):
@@ -133,7 +134,7 @@ CASES = {
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("engine_kind", [ReferenceEngine, CohortEngine])
+@ENGINES
 @pytest.mark.parametrize(("algorithm", "oracle", "local"), CASES.values(), ids=CASES)
 def test_against_the_paper(make_federation, algorithm: Algorithm, oracle, local: LocalTraining, engine_kind) -> None:
     first, last = run_simulation(make_federation, algorithm, local, engine_kind)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from logistic_clients import (
+    ENGINES,
     LOCAL,
     SIZES,
     flat,
@@ -48,7 +49,7 @@ def trained(versions, job) -> np.ndarray:
     return local_sgd(versions[job["start_version"]], int(job["index"]), int(job["job"]), plain, LOCAL)[0]
 
 
-@pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
+@ENGINES
 @pytest.mark.parametrize("rescale", [False, True])
 def test_buffered_is_the_mean_of_updates_that_shrink_with_age(make_federation, engine_kind, rescale: bool) -> None:
     protocol = Buffered(buffer_size=3, max_staleness=2)
@@ -74,7 +75,7 @@ def test_buffered_is_the_mean_of_updates_that_shrink_with_age(make_federation, e
     assert len(versions) == ROUNDS + 1
 
 
-@pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
+@ENGINES
 def test_asynchronous_moves_towards_every_model(make_federation, engine_kind) -> None:
     aggregator = Mixing(share=0.6, staleness_exponent=0.5)
     first, *rounds = run(make_federation, Asynchronous(updates_per_round=4), engine_kind, aggregator=aggregator)
@@ -156,7 +157,7 @@ def test_scaffold_knows_the_mean_of_the_control_variates(make_federation, kind, 
     np.testing.assert_allclose(last.snapshot.state[server]["1.weight"], total / len(SIZES), rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
+@ENGINES
 def test_clients_learn_at_the_rate_of_the_round_in_which_they_began(make_federation, engine_kind) -> None:
     parts = {"protocol": Buffered(buffer_size=2), "aggregator": Mean(), "client_lr_schedule": Exponential(decay=0.7)}
     federation = make_federation(make_clients(), 3)

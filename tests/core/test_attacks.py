@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from attacked_clients import attacked_simulation, corrupted_of, federated, play
-from logistic_clients import COHORT, SEED, cohorts, flat, phones_of_different_speeds
+from logistic_clients import COHORT, ENGINES, SEED, cohorts, flat, phones_of_different_speeds
 
 from fedarena.algorithms import Ditto, FedAvg, FetchSGD, QFedAvg, Scaffold
 from fedarena.core import streams
@@ -33,7 +33,6 @@ from fedarena.transforms.attacks.scaling import replacing_scale
 from fedarena.transforms.attacks.sign_flip import SignFlip
 from fedarena.transforms.forging import forged
 
-ENGINES = pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
 SHARE = 0.45  # three of seven
 
 

@@ -11,6 +11,7 @@ import plain_defences as in_numpy
 import pytest
 import torch
 from logistic_clients import (
+    ENGINES,
     LOCAL,
     SIZES,
     flat,
@@ -51,7 +52,6 @@ from fedarena.transforms.aggregators import (
 )
 
 NUMBERS = itertools.count()
-ENGINES = pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
 SHARE = 0.14  # one of seven clients
 
 

@@ -12,11 +12,13 @@ import pytest
 import torch
 from logistic_clients import (
     COHORT,
+    ENGINES,
     LOCAL,
     ROUNDS,
     SIZES,
     cohorts,
     flat,
+    largest,
     local_sgd,
     logistic_simulation,
     make_clients,
@@ -37,7 +39,6 @@ from fedarena.transforms.downlink import Downlink
 from fedarena.transforms.encodings import Values
 
 NUMBERS = itertools.count()
-ENGINES = pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
 COMPRESSORS = (
     *(TopK(share=0.2), RandomK(share=0.3), RandomK(share=0.3, error_feedback=True), QSGD(bits=2), Sign()),
     *(Ternary(), Half(), LowRank(rank=1), Sketched(share=0.3), Sketched(share=0.3, rows=2, error_feedback=False)),
@@ -49,13 +50,6 @@ def run(make_federation, engine_kind, download, algorithm=None, model="logistic_
     federation = make_federation(make_clients(), 3, name=f"download {next(NUMBERS)}")
     simulation = logistic_simulation(federation, algorithm or FedAvg(), LOCAL, engine_kind, model=model)
     return list(simulate(replace(simulation, download=download, **parts)))
-
-
-def largest(update: np.ndarray, count: int) -> np.ndarray:
-    kept = np.argsort(-np.abs(update), kind="stable")[:count]
-    sent = np.zeros_like(update)
-    sent[kept] = update[kept]
-    return sent
 
 
 @ENGINES

@@ -11,6 +11,7 @@ import torch
 from logistic_clients import (
     CLASSES,
     COHORT,
+    ENGINES,
     FEATURES,
     LOCAL,
     ROUNDS,
@@ -35,7 +36,6 @@ from fedarena.train.batches import batch_indices
 from fedarena.train.jobs import newcomer
 
 CLIP, NOISE = 0.8, 0.7
-ENGINES = pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
 
 
 def noise_of(client: int, round: int, step: int) -> np.ndarray:

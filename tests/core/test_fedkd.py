@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from logistic_clients import (
     CLASSES,
     COHORT,
+    ENGINES,
     FEATURES,
     LOCAL,
     ROUNDS,
@@ -34,7 +35,6 @@ from fedarena.runs.observer import Observer
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, count_training_flops
 from fedarena.train.batches import batch_indices
 
-ENGINES = pytest.mark.parametrize("engine_kind", [ReferenceEngine, CohortEngine])
 WEIGHTS = CLASSES * FEATURES
 
 

@@ -5,23 +5,28 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from logistic_clients import CLASSES, COHORT, FEATURES, LOCAL, cohorts, flat, mean_change, run_simulation
+from logistic_clients import (
+    CLASSES,
+    COHORT,
+    ENGINES,
+    FEATURES,
+    LOCAL,
+    cohorts,
+    flat,
+    largest,
+    mean_change,
+    run_simulation,
+)
 from test_asynchronous_training import run as run_in_time
 
 from fedarena.algorithms import FedAvg, FetchSGD
 from fedarena.core.errors import BadInputError
 from fedarena.simulate.protocols import Asynchronous, Buffered
 from fedarena.simulate.simulation import transferred_bytes
-from fedarena.train import CohortEngine, ReferenceEngine
+from fedarena.train import CohortEngine
 from fedarena.train.sketch import CountSketch
 
-ENGINES = pytest.mark.parametrize("engine_kind", [ReferenceEngine, CohortEngine])
 LENGTH = CLASSES * FEATURES + CLASSES
-
-
-def largest(values: np.ndarray, count: int) -> np.ndarray:
-    chosen = np.argsort(-np.abs(values), kind="stable")[:count]
-    return np.where(np.isin(np.arange(len(values)), chosen), values, 0)
 
 
 def start_and_end(make_federation, algorithm, engine_kind) -> tuple[np.ndarray, np.ndarray]:

@@ -43,7 +43,7 @@ def keyed(number: int) -> dict[str, Tensor]:
 def test_of_hidden_tokens_eight_in_ten_are_masked_and_one_is_another() -> None:
     made = task()
     batch = made.batch(texts(2000)) | keyed(7)
-    chosen, (seen,) = made._chosen(batch), made.model_inputs(batch)
+    chosen, (seen,) = made._scored(batch), made.model_inputs(batch)
     assert chosen.float().mean().item() == pytest.approx(0.15, abs=0.003)
     assert torch.equal(seen[~chosen], batch["x"][~chosen])
     hidden, right = seen[chosen], batch["x"][chosen]
@@ -57,7 +57,7 @@ def test_of_hidden_tokens_eight_in_ten_are_masked_and_one_is_another() -> None:
 def test_every_text_has_a_token_to_predict_and_padding_is_none() -> None:
     made = task()
     batch = made.batch(texts(300, lengths=2)) | keyed(3)
-    chosen = made._chosen(batch)
+    chosen = made._scored(batch)
     assert (chosen.sum(-1) >= 1).all()
     assert not chosen[batch["x"] == 0].any()
 
@@ -79,13 +79,13 @@ def test_the_loss_is_the_mean_over_what_is_hidden() -> None:
         made.module.level.normal_()
     batch = made.batch(texts(6)) | keyed(1)
     surprise = -made.module.level.log_softmax(-1)[batch["y"]]
-    chosen = made._chosen(batch)
+    chosen = made._scored(batch)
     torch.testing.assert_close(made.loss({}, batch), surprise[chosen].mean())
     first = batch | {"mask": torch.tensor([1.0, 0, 0, 0, 0, 0])}
     torch.testing.assert_close(made.loss({}, first), surprise[0][chosen[0]].mean())
     scored = {name: t for name, t in batch.items() if name != "key"}
     measured = made.measure({}, scored)
-    assert measured["count"].tolist() == made._chosen(scored).sum(-1).tolist()
+    assert measured["count"].tolist() == made._scored(scored).sum(-1).tolist()
 
 
 def test_a_vocabulary_may_have_its_own_token_for_what_is_hidden() -> None:

@@ -12,6 +12,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from logistic_clients import (
+    ENGINES,
     LOCAL,
     SIZES,
     flat,
@@ -124,7 +125,7 @@ def used_jobs(outcome):
     return [job for job in jobs if job["outcome"] == "used"]
 
 
-@pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
+@ENGINES
 def test_fedprox_averages_what_clients_had_the_time_for(make_federation, engine_kind) -> None:
     protocol = Deadline(seconds=12)
     algorithm = FedProx(mu=0.3, partial_work=True)
@@ -183,7 +184,7 @@ def plain_timelyfl(params, client: int, round: int, share: float, local: LocalTr
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
+@ENGINES
 def test_timelyfl_averages_every_layer_over_those_who_trained_it(make_federation, engine_kind, decay: float) -> None:
     local = replace(LOCAL, weight_decay=decay)
     simulation = simulation_of(

@@ -9,6 +9,7 @@ import pytest
 import torch
 from logistic_clients import (
     CLASSES,
+    ENGINES,
     FEATURES,
     LOCAL,
     ROUNDS,
@@ -29,9 +30,8 @@ from fedarena.algorithms import Ditto, FedAvg, FedAvgM, FedBN, LocalHead, LocalO
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError
 from fedarena.models import DataSpec, build_model, make_task
-from fedarena.train import Algorithm, CohortEngine, LocalTraining, ReferenceEngine, count_training_flops
+from fedarena.train import Algorithm, CohortEngine, LocalTraining, count_training_flops
 
-ENGINES = pytest.mark.parametrize("engine_kind", [ReferenceEngine, CohortEngine])
 BIAS = np.arange(CLASSES * FEATURES + CLASSES) >= CLASSES * FEATURES
 DECAY = LocalTraining(epochs=2, batch_size=5, lr=0.2, momentum=0.5, weight_decay=0.02)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from attacked_clients import attacked_simulation, corrupted_of, federated, play
-from logistic_clients import CLASSES, FEATURES, SEED, SIZES, flat, make_clients, phones_of_different_speeds
+from logistic_clients import CLASSES, ENGINES, FEATURES, SEED, SIZES, flat, make_clients, phones_of_different_speeds
 
 from fedarena.algorithms import Ditto, FedAvg, QFedAvg, Scaffold
 from fedarena.core import streams
@@ -23,7 +23,6 @@ from fedarena.transforms.attacks.backdoor import AttackSuccess, Backdoor
 from fedarena.transforms.attacks.label_flip import LabelFlip, cycle
 from fedarena.transforms.poisoned_data import PoisonedData, TriggeredData
 
-ENGINES = pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
 SHARE = 0.45
 FEATURE_SPEC = DataSpec("classification", CLASSES, (FEATURES,))
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logistic_clients import (
+    ENGINES,
     LOCAL,
     SIZES,
     flat,
@@ -191,7 +192,7 @@ def run(make_federation, protocol, engine_kind, algorithm, aggregator=None):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
+@ENGINES
 @pytest.mark.parametrize("merging", ["surgery", "sum", "shrink"])
 def test_the_server_merges_the_means_of_every_age(make_federation, engine_kind, merging) -> None:
     aggregator = Mean() if merging == "shrink" else ByAge(merging=merging)

@@ -14,10 +14,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from logistic_clients import (
+    ENGINES,
     LOCAL,
     SIZES,
     cohorts,
     flat,
+    largest,
     local_sgd,
     logistic_simulation,
     make_clients,
@@ -37,7 +39,6 @@ from fedarena.transforms import Clip, Partial, Rows, TopK, Transform, UpdatePath
 from fedarena.transforms.aggregators import ByAge, Mean, Mixing
 
 NUMBERS = itertools.count()
-ENGINES = pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
 
 
 def run(make_federation, engine_kind, transforms, algorithm=None, **parts):
@@ -49,13 +50,6 @@ def run(make_federation, engine_kind, transforms, algorithm=None, **parts):
 def clipped(update: np.ndarray, bound: float) -> np.ndarray:
     norm = np.sqrt((update**2).sum())
     return update * min(1.0, bound / norm)
-
-
-def largest(update: np.ndarray, count: int) -> np.ndarray:
-    kept = np.argsort(-np.abs(update), kind="stable")[:count]
-    sent = np.zeros_like(update)
-    sent[kept] = update[kept]
-    return sent
 
 
 def federated(start: np.ndarray, transform) -> np.ndarray:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_drawings import CHARACTERS, DRAWERS, drawing, save
 from store_oracle import PlainClient, PlainFederation
 
 from fedarena.data import ColumnSpec, TaskSpec
@@ -50,3 +51,13 @@ def store(plain: PlainFederation, tmp_path: Path) -> Path:
     path = tmp_path / "store"
     plain.write(path)
     return path
+
+
+@pytest.fixture
+def drawings(tmp_path: Path) -> Path:
+    """Two drawings of each character by each drawer, as folders of the form client/label."""
+    folder = tmp_path / "drawings"
+    for number, (drawer, character, copy) in enumerate((d, c, n) for d in DRAWERS for c in CHARACTERS for n in "12"):
+        save(folder / drawer / character / f"{copy}.png", drawing(number))
+    (folder / "readme.txt").write_text("not a picture")
+    return folder

@@ -11,18 +11,14 @@ import numpy as np
 import pytest
 from both_engines import agree
 from protocol_buffers import message, record, scenario, track
+from publishers_files import REAL, load
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.data import Federation, load_federation
 from fedarena.data.by_client.go_board import BLACK, EMPTY, SIDE, WHITE, Board
 from fedarena.data.by_client.sgf import parse_game
 from fedarena.data.by_client.tfrecords import fields, masked_crc
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "fox_go_pro" / "fox_pro_games.jsonl.xz"
-
-
-def load(name: str, folder: Path, **options: object) -> Federation:
-    return load_federation(name, {"folder": str(folder), **options})
+GAMES = REAL / "fox_go_pro" / "fox_pro_games.jsonl.xz"
 
 
 def at(row: int, column: int) -> int:
@@ -98,10 +94,10 @@ def test_players_have_the_positions_before_their_moves(tmp_path: Path) -> None:
 
 
 def real_games(number: int) -> list[str]:
-    if not REAL.is_file():
-        pytest.skip(f"needs {REAL}")
+    if not GAMES.is_file():
+        pytest.skip(f"needs {GAMES}")
     games = []
-    with lzma.open(REAL, "rt", encoding="utf-8") as lines:
+    with lzma.open(GAMES, "rt", encoding="utf-8") as lines:
         for line in lines:
             game = json.loads(line)
             if game["HA"] != "0":

@@ -11,32 +11,12 @@ import numpy as np
 import pytest
 from both_engines import agree
 from picture_maps import HEADING, put, write_table
+from publishers_files import groups_of, load, real
 from wav_files import tone, wav
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.data import Federation, load_federation
 from fedarena.data.by_client import audio
 from fedarena.data.by_client.audio import waveform
-
-REAL = Path(__file__).parents[3] / "shared" / "data"
-
-
-def load(name: str, folder: Path, **options: object) -> Federation:
-    return load_federation(name, {"folder": str(folder), **options})
-
-
-def real(name: str) -> Path:
-    if not (REAL / name).is_dir():
-        pytest.skip(f"needs {REAL / name}")
-    return REAL / name
-
-
-def groups_of(federation: Federation) -> dict[str, str]:
-    return {
-        name: group
-        for group in ("train", "validation", "test")
-        for name in federation.client_ids(federation.clients(group))
-    }
 
 
 def test_waveforms_of_all_widths_and_channels() -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from both_engines import agree
 from picture_maps import write_table
+from publishers_files import load, real
 
 from fedarena.core.errors import BadInputError
-from fedarena.data import Federation, load_federation
+from fedarena.data import Federation
 
-REAL = Path(__file__).parents[3] / "shared" / "data"
 SMALL_GRU = {"name": "gru", "hidden": 8, "layers": 1}
 HEADING = (
     "TRIP_ID",
@@ -26,16 +26,6 @@ HEADING = (
     "MISSING_DATA",
     "POLYLINE",
 )
-
-
-def load(name: str, folder: Path, **options: object) -> Federation:
-    return load_federation(name, {"folder": str(folder), **options})
-
-
-def real(name: str) -> Path:
-    if not (REAL / name).is_dir():
-        pytest.skip(f"needs {REAL / name}")
-    return REAL / name
 
 
 def everything(federation: Federation) -> dict[str, np.ndarray]:

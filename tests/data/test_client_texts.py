@@ -16,15 +16,10 @@ import numpy as np
 import pytest
 from both_engines import agree
 from picture_maps import HEADING, write_table
+from publishers_files import groups_of, load, real
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.data import Federation, load_federation
-
-REAL = Path(__file__).parents[3] / "shared" / "data"
-
-
-def load(name: str, folder: Path, **options: object) -> Federation:
-    return load_federation(name, {"folder": str(folder), **options})
+from fedarena.data import Federation
 
 
 def texts_of(federation: Federation) -> dict[str, list[str]]:
@@ -51,14 +46,6 @@ def translations(federation: Federation) -> list[tuple[str, str]]:
         (" ".join(names[token] for token in x if token), " ".join(names[token] for token in y if token))
         for x, y in zip(columns["x"], columns["y"], strict=True)
     ]
-
-
-def groups_of(federation: Federation) -> dict[str, str]:
-    return {
-        name: group
-        for group in ("train", "validation", "test")
-        for name in federation.client_ids(federation.clients(group))
-    }
 
 
 def blog(*posts: str) -> str:
@@ -318,17 +305,13 @@ def test_speeches_with_their_translations(tmp_path: Path) -> None:
     ],
 )
 def test_real_files_train_on_both_engines(name: str, folder: str, clients: int, options: dict, tmp_path: Path) -> None:
-    if not (REAL / folder).is_dir():
-        pytest.skip(f"needs {REAL / folder}")
-    federation = load(name, REAL / folder, **options)
+    federation = load(name, real(folder), **options)
     assert federation.num_clients == clients
-    agree(load(name, REAL / folder, **{**options, "minimum_samples": 5, "fraction": 0.3}), tmp_path)
+    agree(load(name, real(folder), **{**options, "minimum_samples": 5, "fraction": 0.3}), tmp_path)
 
 
 @pytest.mark.slow
 def test_a_thousand_real_bloggers(tmp_path: Path) -> None:
-    if not (REAL / "blog_corpus").is_dir():
-        pytest.skip(f"needs {REAL / 'blog_corpus'}")
-    federation = load("blog_corpus", REAL / "blog_corpus")
+    federation = load("blog_corpus", real("blog_corpus"))
     assert (federation.num_clients, federation.num_samples) == (1000, 43253)
-    agree(load("blog_corpus", REAL / "blog_corpus", vocabulary=50, sequence_length=6, fraction=0.02), tmp_path)
+    agree(load("blog_corpus", real("blog_corpus"), vocabulary=50, sequence_length=6, fraction=0.02), tmp_path)

@@ -7,15 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from picture_maps import HEADING, picture, put, write_table
+from publishers_files import load
 
 from fedarena.core.errors import BadInputError
-from fedarena.data import Federation, load_federation
+from fedarena.data import Federation
 
 TABLE = ("id", "subject", "scene", "actions", "length")
-
-
-def load(name: str, folder: Path, **options: object) -> Federation:
-    return load_federation(name, {"folder": str(folder), **options})
 
 
 def everything(federation: Federation) -> dict[str, np.ndarray]:

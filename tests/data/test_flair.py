@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flair_files import COARSE_OF, PHOTOS, USERS, entries, jpeg, load, pixels, write_archives, write_folder, write_hdf5
+from interrupted_builds import InterruptionError
 from typer.testing import CliRunner
 
 from fedarena.cli import main
@@ -190,10 +191,6 @@ def test_dealt_in_equal_sizes(folder: Path) -> None:
     assert dealt.counts(dealt.clients("test")).tolist() == [1, 1]
     as_many = load(folder, "flair_iid", sizes="equal")
     assert as_many.counts(as_many.clients("train")).tolist() == [4, 3]
-
-
-class InterruptionError(Exception):
-    """Stands for a process that was killed."""
 
 
 @pytest.mark.parametrize("form", ["folder", "archives", "hdf5"])

@@ -14,19 +14,16 @@ import numpy as np
 import pytest
 from both_engines import agree
 from picture_maps import put
+from publishers_files import load
 from scipy.io import savemat
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.data import Federation, load_federation
+from fedarena.data import Federation
 from fedarena.data.registry import PARTITIONERS
 
 # Debian's package dataset-fashion-mnist puts it there.
 FASHION = Path(os.environ.get("FASHION_MNIST_FOLDER", "/usr/share/datasets/fashion-mnist"))
 DIGITS = Path(__file__).parents[3] / "shared" / "data" / "mnist_by_writer"
-
-
-def load(name: str, folder: Path, **options: object) -> Federation:
-    return load_federation(name, {"folder": str(folder), **options})
 
 
 def idx(values: np.ndarray) -> bytes:

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from datasets import Array3D, ClassLabel, Dataset, DatasetDict, Features, Image, Value
+from own_drawings import samples
 from PIL import Image as Pictures
 
 from fedarena.core.errors import BadInputError
-from fedarena.data import Federation
 from fedarena.data.huggingface import from_hf
 from fedarena.data.own import huggingface_rows
 
@@ -40,15 +40,6 @@ def drawings(numbers: range, writers: str = "abcd") -> Any:
     return Dataset.from_dict(
         columns, features=Features({"image": Image(), "shows": ClassLabel(names=CLASSES), "writer": Value("string")})
     )
-
-
-def samples(federation: Federation, part: str = "all") -> set[tuple[str, str, bytes]]:
-    found = set()
-    for client, id in enumerate(federation.client_ids(federation.clients())):
-        columns = federation.samples([client], part).columns
-        names = federation.task.label_names
-        found |= {(id, names[y], x.tobytes()) for x, y in zip(columns["x"], columns["y"], strict=True)}
-    return found
 
 
 def expected(numbers: Iterable[int], writers: str = "abcd") -> set[tuple[str, str, bytes]]:

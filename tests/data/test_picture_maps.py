@@ -9,18 +9,14 @@ import numpy as np
 import pytest
 from picture_maps import HEADING, picture, put, write_maps, write_table
 from PIL import Image
+from publishers_files import load
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.data import Federation, load_federation
 from fedarena.data.by_client import rows as record_rows
 from fedarena.data.many_users import buckets
 from fedarena.data.store.schema import PARTS
 
 SIZES = Path(__file__).parents[3] / "shared" / "data" / "fedscale_femnist_stats" / "femnist_train_client_sizes.json"
-
-
-def load(name: str, folder: Path, **options: object) -> Federation:
-    return load_federation(name, {"folder": str(folder), **options})
 
 
 def write_femnist(folder: Path) -> int:
@@ -92,7 +88,7 @@ def test_an_interrupted_build_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
         load("fedscale_femnist", tmp_path)
     again = load("fedscale_femnist", tmp_path)
     assert again.manifest.files == whole.manifest.files
-    assert not list(again.path.parent.glob(".*.work"))
+    assert not list(again.path.parent.glob(".fedscale_femnist-*.work"))
 
 
 def test_splits_of_ones_own_and_large_clients_only(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from comment_files import COMMENTS, PARTS, leaf_comment, leaf_json, left_over, load, write
+from interrupted_builds import build_in_spite_of_interruptions
 
 from fedarena.core.errors import BadInputError
 from fedarena.data import Federation
@@ -128,10 +129,6 @@ def test_words_like_padding_and_comments_of_one_word(tmp_path: Path) -> None:
     assert samples_of(federation, "1", "test") == [padded("<BOS> pad <PAD>dle <PADs x <EOS>")]
 
 
-class InterruptionError(Exception):
-    """Stands for a process that was killed."""
-
-
 def test_an_interrupted_build_goes_on_and_gives_the_same_store(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(json_stream, "BLOCK_BYTES", 500)
     monkeypatch.setattr(comments, "PIECE_BYTES", 3_000)
@@ -148,19 +145,11 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_store(tmp_path: Path, m
     load(folder, lambda *step: pytest.fail("The second call does nothing"))
     assert [fraction for fraction, _ in steps] == sorted(fraction for fraction, _ in steps)
     whole.path.rename(tmp_path / "whole")
-    seen: list[float] = []
 
-    def interrupt(fraction: float, words: str) -> None:
-        if fraction not in seen:
-            seen.append(fraction)
-            raise InterruptionError
+    def look() -> None:
+        assert len(left_over(folder)) == 2
 
-    while True:
-        try:
-            again = load(folder, interrupt)
-            break
-        except InterruptionError:
-            assert len(left_over(folder)) == 2
+    again, seen = build_in_spite_of_interruptions(lambda progress: load(folder, progress), 3 * len(steps), look)
     assert again.fingerprint == whole.fingerprint
     assert len(seen) > 20
     assert left_over(folder) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
+from interrupted_builds import InterruptionError, build_in_spite_of_interruptions
 from tweet_files import left_over, load, pack, table
 
 from fedarena.core.errors import BadInputError, RunFailedError
@@ -30,10 +31,6 @@ def many_tweets(number: int) -> bytes:
     )
 
 
-class InterruptionError(Exception):
-    """Stands for a process that was killed."""
-
-
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tweets, "BLOCK_BYTES", 2_000)
@@ -52,19 +49,12 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_store(tmp_path: Path) -
     load(folder, lambda *step: pytest.fail("The second call does nothing"))
 
     whole.path.rename(tmp_path / "whole")
-    fingerprint, seen = whole.fingerprint, []
+    fingerprint, work = whole.fingerprint, [f".{whole.path.name}.lock", f".{whole.path.name}.work"]
 
-    def interrupt(fraction: float, words: str) -> None:
-        if fraction not in seen:
-            seen.append(fraction)
-            raise InterruptionError
+    def look() -> None:
+        assert left_over(folder) == work
 
-    for attempt in range(3 * len(steps)):
-        try:
-            again = load(folder, interrupt)
-            break
-        except InterruptionError:
-            assert left_over(folder) == [f".{whole.path.name}.lock", f".{whole.path.name}.work"], attempt
+    again, seen = build_in_spite_of_interruptions(lambda progress: load(folder, progress), 3 * len(steps), look)
     assert again.fingerprint == fingerprint
     assert seen[-1] == 1
     assert len(seen) > 20

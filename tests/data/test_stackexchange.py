@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from interrupted_builds import build_in_spite_of_interruptions
 from post_files import POSTS, dump, load, posts_of, write
 
 from fedarena.core.errors import BadInputError, DamagedFileError
@@ -80,10 +81,6 @@ def test_many_tags_as_bits() -> None:
     assert [np.flatnonzero(row).tolist() for row in labels] == [[0, 62], [63, 149], [], [64, 125, 126]]
 
 
-class InterruptionError(Exception):
-    """Stands for a process that was killed."""
-
-
 @pytest.mark.parametrize("form", ["one row a line", "everything in one line", "rows with an end tag", "packed"])
 def test_an_interrupted_build_goes_on_and_gives_the_same_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
@@ -116,19 +113,7 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_store(
     assert steps == sorted(steps)
     assert sum(len(found) for found in posts_of(whole).values()) == 200
     whole.path.rename(tmp_path / "whole")
-    seen: list[float] = []
-
-    def interrupt(fraction: float, words: str) -> None:
-        if fraction not in seen:
-            seen.append(fraction)
-            raise InterruptionError
-
-    for _ in range(3 * len(steps)):
-        try:
-            again = load(folder, interrupt, tags=5)
-            break
-        except InterruptionError:
-            continue
+    again, seen = build_in_spite_of_interruptions(lambda progress: load(folder, progress, tags=5), 3 * len(steps))
     assert again.fingerprint == whole.fingerprint
     assert len(seen) > (5 if form == "packed" else 15)
 

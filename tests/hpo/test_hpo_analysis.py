@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from analytic_problem import BEST, Halves, Uniform, Valley
+from analytic_problem import BEST, Halves, Valley
 from small_problem import SETTINGS
 from typer.testing import CliRunner
 
@@ -16,7 +16,7 @@ from fedarena.cli import main
 from fedarena.core.errors import BadInputError
 from fedarena.hpo import Result, Space
 from fedarena.hpo.analysis.finals import final
-from fedarena.hpo.analysis.importance import grid_importance, search_importance
+from fedarena.hpo.analysis.importance import grid_importance
 from fedarena.hpo.analysis.landscape import landscape
 from fedarena.hpo.analysis.privacy import best_under_budgets
 from fedarena.hpo.analysis.published import PAPER_NAMES, TABLE_2, TABLE_3, published_results, published_test
@@ -227,18 +227,6 @@ def test_importance_needs_the_whole_grid() -> None:
         grid_importance(space, part)
     constant = GridValues("flat", found.configurations, np.ones(4))
     assert set(grid_importance(space, constant).single.values()) == {0.0}
-
-
-def test_importance_from_searches_agrees_with_the_grid_on_what_comes_first() -> None:
-    pytest.importorskip("optuna")
-    problem = Valley()
-    searches = [run_search(problem, Uniform, 6_000.0, seed=seed) for seed in range(2)]
-    by_forest = search_importance(problem.space, searches)
-    exact = grid_importance(problem.space, grid_values(problem))
-    assert by_forest.most_important[0] == exact.most_important[0] == "local.lr"
-    assert 0.5 < sum(by_forest.single.values()) <= 1.0  # the rest belongs to pairs and more
-    with pytest.raises(BadInputError, match="at least two evaluations"):
-        search_importance(problem.space, [])
 
 
 # ---- privacy budgets ----

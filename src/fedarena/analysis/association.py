@@ -23,6 +23,7 @@ FloatArray = npt.NDArray[np.float64]
 Coefficient = Callable[..., FloatArray]  # of `x`, `y` and the `axis` along which points lie
 
 FEWEST_POINTS = 3
+CONFIDENCE = 0.95  # of intervals
 # A bootstrap of fewer draws the same few points again and again, and is far too sure of itself.
 FEWEST_FOR_INTERVAL = 8
 _RELATIVE_ROUNDING = 1e-9
@@ -71,7 +72,6 @@ def associate(
     y: FloatArray,
     seed: int,
     resamples: int = 1000,
-    confidence: float = 0.95,
 ) -> Association | None:
     """A coefficient with the percentile interval of a bootstrap; None where points are too few or do not vary."""
     if len(x) < FEWEST_POINTS or np.isnan(value := float(coefficient(x, y))):
@@ -84,11 +84,11 @@ def associate(
             coefficient,
             paired=True,
             n_resamples=resamples,
-            confidence_level=confidence,
+            confidence_level=CONFIDENCE,
             method="percentile",
             random_state=streams.generator(seed, "bootstrap"),
         )
     low, high = found.confidence_interval
     if np.isnan(low):  # A draw of nothing but the same point says nothing, and must not decide the interval.
-        low, high = np.nanquantile(found.bootstrap_distribution, [(1 - confidence) / 2, (1 + confidence) / 2])
+        low, high = np.nanquantile(found.bootstrap_distribution, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Association(value, (float(low), float(high)))

@@ -106,8 +106,8 @@ def without_rounding(values: FloatArray, scale: FloatArray) -> FloatArray:
     return rounded
 
 
-def mean_interval(values: FloatArray, confidence: float = CONFIDENCE, seed: int = 0) -> tuple[float, float] | None:
-    """Where the mean lies with that confidence; None for a single value.
+def mean_interval(values: FloatArray) -> tuple[float, float] | None:
+    """Where the mean lies with the confidence of 95%; None for a single value.
 
     Student's t for few values and for very many. Between, percentiles of a bootstrap, taken as much further out as t is
     wider than a normal distribution with so many values ("expanded percentiles", Hesterberg 2015): plain ones are
@@ -117,7 +117,7 @@ def mean_interval(values: FloatArray, confidence: float = CONFIDENCE, seed: int 
     if number < 2:
         return None
     mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(number)
-    tail = float(stats.t.isf((1 - confidence) / 2, number - 1))
+    tail = float(stats.t.isf((1 - CONFIDENCE) / 2, number - 1))
     if not FEWEST_FOR_BOOTSTRAP <= number <= MOST_FOR_BOOTSTRAP or error == 0:
         return float(mean - tail * error), float(mean + tail * error)
     outside = stats.norm.sf(np.sqrt(number / (number - 1)) * tail)
@@ -125,7 +125,7 @@ def mean_interval(values: FloatArray, confidence: float = CONFIDENCE, seed: int 
     rising, falling = np.sort(values), np.sort(-values)
     differing = np.flatnonzero(rising != falling)
     turned = bool(len(differing)) and bool(rising[differing[0]] < falling[differing[0]])
-    drawn = streams.generator(seed, "bootstrap").integers(0, number, (_RESAMPLES, number))
+    drawn = streams.generator(0, "bootstrap").integers(0, number, (_RESAMPLES, number))
     low, high = np.quantile((falling if turned else rising)[drawn].mean(axis=1), [outside, 1 - outside]).tolist()
     return (-high, -low) if turned else (low, high)
 

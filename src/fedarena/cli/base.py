@@ -16,7 +16,7 @@ import typer
 
 from fedarena.cli.start_up import end_quickly
 from fedarena.core.console import Screen, as_markup
-from fedarena.core.errors import FedArenaError
+from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.version import VERSION
 
 main = typer.Typer(
@@ -47,6 +47,7 @@ Cluster = Annotated[
     ),
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")]
+NumbersFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers as JSON.")]
 Settings = Annotated[
     list[str] | None,
     typer.Argument(
@@ -72,6 +73,26 @@ def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
 def fail(what: str, sentence: str) -> None:
     """Says what went wrong."""
     messages.print(f"[bold red]{what}:[/] {as_markup(sentence)}", highlight=False, soft_wrap=True)
+
+
+def left_out(sentence: str) -> None:
+    """Says what is not among what is shown."""
+    messages.say(f"Left out: {sentence}", "yellow")
+
+
+def check_numbers_path(path: Path | None) -> None:
+    """Refuses what cannot be a file of numbers, before the work that finds them."""
+    if path is not None and path.is_dir():
+        raise BadInputError(f"Numbers cannot be written to {str(path)!r}, which is a folder; name a file")
+
+
+def write_numbers(path: Path, numbers: Any) -> None:
+    """Writes what was found as JSON, and says where."""
+    from fedarena.core.files import write_json
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, numbers)
+    screen.say(f"Numbers: {path}")
 
 
 def command(function: Command) -> Command:

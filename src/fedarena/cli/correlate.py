@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
 from rich.table import Table
 
-from fedarena.cli.base import Output, command, messages, screen
+from fedarena.cli.base import Output, command, left_out, screen
 from fedarena.cli.federations import progress_bar
-from fedarena.core.console import as_markup
+from fedarena.core.console import as_markup, titled_table
 from fedarena.core.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -44,11 +43,11 @@ def correlate(
     path = output or Path("correlations.html")
     if path.suffix.lower() != ".html":
         raise BadInputError(f"The page cannot be written as {path.name!r}; end the name with .html")
-    runs = load_runs(folders, _notice)
+    runs = load_runs(folders, left_out)
     with progress_bar() as advance:
         study = study_correlations(runs, target, repetitions, lambda done, of: advance(done, of, "Measuring fleets"))
     for note in study.notes:
-        _notice(note)
+        left_out(note)
     for group in study.groups:
         screen.print(_table(group))
         for sentence in reasons(group):
@@ -64,7 +63,7 @@ def _table(group: Group) -> Table:
     from fedarena.display.correlation import coefficient_text, outcome_text
 
     title = as_markup(f"{group.title}: {outcome_text(group)}")
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table = titled_table(title)
     table.add_column("metric", style="bold", no_wrap=True)
     for heading in ("fleets", "Pearson r", "Spearman ρ"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -72,7 +71,3 @@ def _table(group: Group) -> Table:
         coefficients = coefficient_text(found.pearson), coefficient_text(found.spearman)
         table.add_row(found.metric, str(len(found.x)), *coefficients)
     return table
-
-
-def _notice(sentence: str) -> None:
-    messages.say(f"Left out: {sentence}", "yellow")

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from fedarena.cli.base import Output, data_command, screen
-from fedarena.cli.federations import check_numbers_path, find_statistics, say, show_federation, write_statistics
+from fedarena.cli.base import NumbersFile, Output, check_numbers_path, data_command, screen
+from fedarena.cli.federations import find_statistics, say, show_federation, write_statistics
 from fedarena.core.errors import BadInputError
 
 
@@ -23,7 +23,7 @@ def stats(
         ),
     ],
     output: Output = None,
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers as JSON.")] = None,
+    json: NumbersFile = None,
 ) -> None:
     """Show samples per client, label and pixel skew: of one federation, or of several side by side (LEAF's Table 1)."""
     from fedarena.cli.federation_tables import differences_table, sizes_table

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
-from fedarena.core.console import as_markup
+from fedarena.core.console import as_markup, titled_table
 from fedarena.display.drawing.units import BITS_PER_SECOND, BYTES, FLOPS, JOULES, SECONDS, count, quantity, significant
 
 _FLOPS_PER_SECOND = tuple((size, f"{unit}/s") for size, unit in FLOPS)
@@ -20,9 +19,7 @@ def models_table(record: dict[str, Any]) -> Table:
     compute = record["compute"]
     where = "GPU" if compute["device"] == "cuda" else f"CPU, {count(compute['threads'], 'thread')}"
     samples = count(record["models"][0]["batch_size"], "sample")
-    table = Table(
-        title=f"Training steps of {samples} ({where})", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
-    )
+    table = titled_table(f"Training steps of {samples} ({where})")
     table.add_column("model", style="bold")
     for title in ("step", "±", "sample", "speed", "memory"):
         table.add_column(title, justify="right", no_wrap=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedarena.cli.base import screen, settings_command
+from fedarena.cli.base import NumbersFile, screen, settings_command
 from fedarena.core.errors import BadInputError
 from fedarena.core.words import counted
 
@@ -29,7 +28,7 @@ def estimate(
     speed: Annotated[
         float, typer.Option("--speed", min=1e-6, help="How many times as fast as this machine a worker is.")
     ] = 1.0,
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers as JSON.")] = None,
+    json: NumbersFile = None,
 ) -> None:
     """Say how long a round would take with 1, 2, 4, … workers (engine=ray), and what it waits for."""
     from dataclasses import asdict

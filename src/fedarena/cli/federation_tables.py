@@ -8,7 +8,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from fedarena.core.console import as_markup
+from fedarena.core.console import as_markup, titled_table
 from fedarena.data.statistics.describe import FederationStatistics
 from fedarena.data.statistics.label_statistics import LabelStatistics
 from fedarena.data.statistics.table1 import counting_note, published_sizes
@@ -156,14 +156,7 @@ def differences_table(found: Mapping[str, FederationStatistics]) -> Table:
 
 
 def _titled(title: str, caption: str, columns: Sequence[str]) -> Table:
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        caption=caption,
-        caption_justify="left",
-    )
+    table = titled_table(title, caption)
     table.add_column(columns[0], style="bold", overflow="fold")
     for column in columns[1:]:
         table.add_column(column, justify="right", no_wrap=True)

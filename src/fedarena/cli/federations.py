@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedarena.cli.base import messages, screen
+from fedarena.cli.base import check_numbers_path, messages, screen, write_numbers
 from fedarena.core.console import plain
-from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import as_file_name
 
 if TYPE_CHECKING:
@@ -82,17 +81,10 @@ def show_federation(
     say(f"Picture: {write_picture(federation_figure(statistics), path)}")
 
 
-def check_numbers_path(path: Path | None) -> None:
-    """Refuses what cannot be a file of numbers, before the work that finds them."""
-    if path is not None and path.is_dir():
-        raise BadInputError(f"Numbers cannot be written to {str(path)!r}, which is a folder; name a file")
-
-
 def write_statistics(found: Sequence[tuple[Federation, FederationStatistics]], path: Path) -> None:
     """Everything that was found as JSON: a list with an entry for each federation, and what LEAF published."""
     from dataclasses import asdict
 
-    from fedarena.core.files import write_json
     from fedarena.data.statistics.describe import as_json
     from fedarena.data.statistics.table1 import published_sizes
 
@@ -110,9 +102,7 @@ def write_statistics(found: Sequence[tuple[Federation, FederationStatistics]], p
                 },
             }
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, entries)
-    say(f"Numbers: {path}")
+    write_numbers(path, entries)
 
 
 def folder_bytes(folder: Path) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedarena.cli.base import Output, command, screen
+from fedarena.cli.base import NumbersFile, Output, check_numbers_path, command, screen, write_numbers
 from fedarena.cli.federations import progress_bar
 from fedarena.cli.fleets import Clients, FleetName, FleetSettings, open_fleet
 from fedarena.core.errors import BadInputError
@@ -81,20 +81,18 @@ def heterogeneity(
         Literal["keyed", "published"] | None, _constant("Ours, or those that the published code draws.")
     ] = None,
     output: Output = None,
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers as JSON.")] = None,
+    json: NumbersFile = None,
 ) -> None:
     """Measure how hard a fleet makes training: FLHetBench's six metrics with intervals, and how much clients differ."""
     import numpy as np
 
-    from fedarena.core.files import write_json
     from fedarena.display import check_picture_path, heterogeneity_figure, write_picture
     from fedarena.display.terminal import heterogeneity_tables
     from fedarena.fleet.heterogeneity import CODE_OPTIONS, PAPER_OPTIONS, measure_heterogeneity
 
     if output is not None:
         check_picture_path(output)
-    if json is not None and json.is_dir():
-        raise BadInputError(f"Numbers cannot be written to {str(json)!r}, which is a folder; name a file")
+    check_numbers_path(json)
     given = {
         "deadline_seconds": deadline_seconds,
         "rounds": rounds,
@@ -132,9 +130,7 @@ def heterogeneity(
     for table in heterogeneity_tables(fleet.name, found):
         screen.print(table)
     if json is not None:
-        json.parent.mkdir(parents=True, exist_ok=True)
-        write_json(json, {"fleet": {"name": fleet.name, "fingerprint": fleet.fingerprint}, **found.as_dict()})
-        screen.say(f"Numbers: {json}")
+        write_numbers(json, {"fleet": {"name": fleet.name, "fingerprint": fleet.fingerprint}, **found.as_dict()})
     figure = heterogeneity_figure(fleet.name, found)
     path = write_picture(figure, output or Path(f"{as_file_name(fleet.name)}-heterogeneity.html"))
     screen.say(f"Picture: {path}")

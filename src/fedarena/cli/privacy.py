@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedarena.cli.base import Output, command, screen
-from fedarena.core.errors import BadInputError
+from fedarena.cli.base import NumbersFile, Output, check_numbers_path, command, screen, write_numbers
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,17 +37,15 @@ def privacy(
         Literal["rdp", "pld"], typer.Option("--accountant", help="Which bound: by Rényi divergences, or the tighter.")
     ] = "rdp",
     output: Output = None,
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers as JSON.")] = None,
+    json: NumbersFile = None,
 ) -> None:
     """Solve for one of ε, δ, noise, rounds, cohort and population from the others, and draw ε over the rounds."""
-    from fedarena.core.files import write_json
     from fedarena.display import check_picture_path, privacy_figure, write_picture
     from fedarena.privacy import plan_privacy
 
     if output is not None:
         check_picture_path(output)
-    if json is not None and json.is_dir():
-        raise BadInputError(f"Numbers cannot be written to {str(json)!r}, which is a folder; name a file")
+    check_numbers_path(json)
     plan = plan_privacy(
         epsilon=epsilon,
         delta=delta,
@@ -61,10 +58,8 @@ def privacy(
     )
     screen.print(_table(plan))
     if json is not None:
-        json.parent.mkdir(parents=True, exist_ok=True)
         curve = [{"round": round, "epsilon": spent} for round, spent in plan.epsilon_over_rounds()]
-        write_json(json, {**plan.as_dict(), "epsilon_over_rounds": curve})
-        screen.say(f"Numbers: {json}")
+        write_numbers(json, {**plan.as_dict(), "epsilon_over_rounds": curve})
     path = write_picture(privacy_figure(plan), output or Path("privacy.html"))
     screen.say(f"Picture: {path}")
 

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedarena.cli.base import Cluster, Output, RunsFolder, Settings, command, fail, messages, screen, settings_command
+from fedarena.cli.base import (
+    Cluster,
+    Output,
+    RunsFolder,
+    Settings,
+    command,
+    fail,
+    left_out,
+    messages,
+    screen,
+    settings_command,
+)
 from fedarena.cli.start_up import import_for_runs, without_collecting
 from fedarena.core.console import plain
 from fedarena.core.errors import BadInputError
@@ -136,7 +147,7 @@ def suite(
         _show_plan(planned, jobs or 1, stale)
         return
     import_for_runs()
-    outcome = run_suite_with_report(chosen.name, planned, jobs, stale, messages, _notice, cluster)
+    outcome = run_suite_with_report(chosen.name, planned, jobs, stale, messages, left_out, cluster)
     if not outcome.has_single_reports:
         screen.say(f"Of single runs, `fedarena report {runs / chosen.name}/…` makes a report")
     _print_scores(outcome.results)
@@ -199,7 +210,7 @@ def report(
 
     if output is not None and (output.is_dir() or not output.name):
         raise BadInputError(f"The report cannot be written to {str(output)!r}, which is a folder; name a file")
-    results = load_runs(folders, _notice)
+    results = load_runs(folders, left_out)
     _print_scores(results, level or None)
     place = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     path = write_report(results, place, levels=level or None)
@@ -224,7 +235,7 @@ def classes(
     from fedarena.display.terminal import class_tables_of
     from fedarena.storage.run_data import load_runs
 
-    results = load_runs(folders, _notice)
+    results = load_runs(folders, left_out)
     check_tells_classes(results)
     for table in class_tables_of(results, screen.width, metric, None if everything else _MOST_CLASSES):
         screen.print(table)
@@ -286,10 +297,6 @@ def _show(result: RunData) -> None:
     _print_scores([result])
     screen.say(f"Run folder: {result.path}")
     screen.say(f"Report: {result.path / 'report.html'}")
-
-
-def _notice(sentence: str) -> None:
-    messages.say(f"Left out: {sentence}", "yellow")
 
 
 def _print_scores(results: Sequence[RunData], levels: Sequence[float] | None = None) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from fedarena.core.outside_text import harmless, harmless_lines
@@ -34,6 +36,18 @@ class Screen(Console):
                 yield Segment(harmless_lines(segment.text), segment.style)
             else:
                 yield segment
+
+
+def titled_table(title: str, caption: str | None = None) -> Table:
+    """A table with its title above it and notes below it, which has no columns yet."""
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        caption=caption,
+        caption_justify="left",
+    )
 
 
 def plain(text: str, style: str | None = None) -> Text:

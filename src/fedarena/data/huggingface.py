@@ -19,11 +19,11 @@ from fedarena.data.images.own import PictureOptions, PictureRows, samples_of, wr
 from fedarena.data.own.huggingface_rows import SPLIT, HuggingFacePictures, HuggingFaceTable
 from fedarena.data.own.labels import as_texts
 from fedarena.data.own.parts import DivisionOptions, Missing, arrange, with_classes_of
-from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
+from fedarena.data.own.stores import StorePlace, build_once, name_of
 from fedarena.data.own.tables import without_missing
 from fedarena.data.own.who import Partition
 from fedarena.data.own.writing import write_samples
-from fedarena.data.registry import Progress
+from fedarena.data.registry import Progress, StoreBuild
 from fedarena.data.splits import SplitKind
 from fedarena.data.store.federation import Federation
 from fedarena.data.store.schema import AnyArray, ColumnSpec
@@ -153,7 +153,7 @@ def _write_numbers(
     name: str,
     place: StorePlace,
 ) -> Federation:
-    def build(target: OwnBuild) -> None:
+    def build(target: StoreBuild) -> None:
         x = _numbers(rows.table, rows.inputs)[rows.kept]
         unknown = np.argwhere(~np.isfinite(x.reshape(len(x), -1)))
         if len(unknown):

@@ -117,9 +117,10 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True)
 class StoreBuild:
-    """What a builder function needs: where to write, and whom to tell how far it is."""
+    """What writes a store: where it goes, what it is called, what it is made of, and whom to tell how far it is."""
 
     path: Path
+    name: str
     source: SourceSpec
     progress: Progress
 
@@ -134,7 +135,7 @@ class StoreBuild:
         """A writer for the store to build; `notes` are sentences on what was done to the samples."""
         return FederationWriter(
             self.path,
-            name=self.source.name,
+            name=self.name,
             task=task,
             columns=columns,
             source=self.source,
@@ -171,7 +172,8 @@ class CachedSource:
         path = self.path(**options)
         if not path.exists():
             with suppress(StoreExistsError):  # somebody else built the same store at the same time
-                self._build_store(StoreBuild(path, self._spec(options), progress), options)
+                source = self._spec(options)
+                self._build_store(StoreBuild(path, source.name, source, progress), options)
         try:
             federation = Federation.open(path)
             _check_source(federation, self._spec(options))

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-from types import TracebackType
-
 from rich.progress import TaskID
 
 from fedarena.core.console import Screen
 from fedarena.core.words import counted
-from fedarena.display.progress import bars_of_runs
+from fedarena.display.progress import Bars
 from fedarena.runs.observer import SuiteObserver
 
 
-class SuiteBars(SuiteObserver):
+class SuiteBars(Bars, SuiteObserver):
     """A bar for the suite and one for every run at work; plain lines where the output is not a terminal."""
 
     def __init__(self, console: Screen, runs: int):
-        self._console, self._runs, self._live = console, runs, console.is_terminal
-        self._progress = bars_of_runs(console)
+        super().__init__(console)
+        self._runs = runs
         self._all = self._progress.add_task("all runs", total=runs, count=f"0/{runs}", score="")
         self._bars: dict[str, tuple[TaskID, int]] = {}
         self._ended = 0
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> SuiteBars:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def began(self, name: str, rounds: int, done: int) -> None:
         """Starts the bar of a run."""
@@ -72,7 +59,3 @@ class SuiteBars(SuiteObserver):
         """Says how to go on."""
         self._progress.stop()
         self._say("Stopped; all finished rounds are saved. The same command goes on")
-
-    def _say(self, text: str, style: str | None = None) -> None:
-        with self._lock:
-            self._console.say(text, style)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedarena.analysis.distinct import distinct_runs, left_out_lines
 from fedarena.analysis.leading_metric import baseline_of, leading_metrics
-from fedarena.core.console import as_markup
+from fedarena.core.console import as_markup, titled_table
 from fedarena.core.registry import Registry
 from fedarena.display import FinalTable, final_table
 from fedarena.display.drawing.metrics import as_title, score_text
@@ -118,8 +118,7 @@ def clients_tables(results: Sequence[RunData], width: int) -> list[Table]:
 
 def _clients_table(found: NamedClients, width: int) -> Table:
     metric = found.metric
-    table = _titled(f"{as_title(metric)} of every client", "", ())
-    table.caption = None
+    table = titled_table(f"{as_title(metric)} of every client")
     room = max(_SHORTEST_LABEL, (width - 30) // len(found.labels) - 3)
     table.add_column("client", style="bold", overflow="fold")
     table.add_column("samples", justify="right", no_wrap=True)
@@ -161,8 +160,7 @@ def _class_table(found: ClassTable, width: int, most: int | None) -> Table:
         "samples": found.samples,
     }
     counts = dict(list(counts.items())[: max(0, room // _COUNT_WIDTH)])  # as many as there is room for
-    table = _titled(f"{as_title(found.metric)} of every class, the most frequent first", "", ())
-    table.caption = None
+    table = titled_table(f"{as_title(found.metric)} of every class, the most frequent first")
     table.add_column("class", style="bold", overflow="fold", max_width=_LONGEST_CLASS)
     for title in (*counts, *map(as_markup, labels)):
         table.add_column(title, justify="right", no_wrap=True)
@@ -221,14 +219,10 @@ def policy_lines(results: Sequence[RunData]) -> list[str]:
 def fleet_table(fleet: Mapping[str, Any]) -> Table:
     """How fast the phones of a fleet are and when they are available, from what `describe_fleet` found."""
     slots, speeds = fleet["slots"], fleet["speeds"]
-    table = Table(
-        title=as_markup(f"{fleet['name']}: {count(fleet['clients'], 'client')} with {phones_text(fleet)}"),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        caption=f"{percent(slots['never_available_share'])} of the clients are never available, "
+    table = titled_table(
+        as_markup(f"{fleet['name']}: {count(fleet['clients'], 'client')} with {phones_text(fleet)}"),
+        f"{percent(slots['never_available_share'])} of the clients are never available, "
         f"{percent(slots['always_available_share'])} always",
-        caption_justify="left",
     )
     table.add_column("", style="bold", no_wrap=True)
     for title in ("mean", "p10", "median", "p90", "p90/p10"):
@@ -256,7 +250,7 @@ def fleet_table(fleet: Mapping[str, Any]) -> Table:
 def heterogeneity_tables(name: str, found: Heterogeneity) -> list[Table]:
     """How hard a fleet is: the six metrics, and apart from them how slow and absent clients are, and how different."""
     options, devices, states = found.options, found.devices, found.states
-    metrics = _titled(
+    metrics = _described(
         as_markup(f"{name}: heterogeneity for {count(found.clients, 'client')}"),
         f"-R: how often and evenly clients meet a deadline of {options.deadline_seconds:g} s, 1 is ideal\n"
         f"-T: time for {options.trips:,} updates, in multiples of the breaks of {options.break_seconds:g} s\n"
@@ -274,7 +268,7 @@ def heterogeneity_tables(name: str, found: Heterogeneity) -> list[Table]:
             f"{metrics.caption}\nA client is invited {significant(found.ideal_participation)} times on average: "
             "too few rounds for metrics that end in -R, which stay below 1 even where all clients are alike."
         )
-    spread = _titled(
+    spread = _described(
         "How slow and absent clients are, and how different", "", ("", "on average", "differences", "what that is")
     )
     spread.add_row(
@@ -299,15 +293,8 @@ def heterogeneity_tables(name: str, found: Heterogeneity) -> list[Table]:
     return [metrics, spread]
 
 
-def _titled(title: str, caption: str, columns: Sequence[str]) -> Table:
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        caption=caption,
-        caption_justify="left",
-    )
+def _described(title: str, caption: str, columns: Sequence[str]) -> Table:
+    table = titled_table(title, caption)
     for number, column in enumerate(columns):
         table.add_column(column, style="bold" if number == 0 else None, no_wrap=number < 2)
     return table

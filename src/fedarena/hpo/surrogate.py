@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,9 +150,6 @@ def fit_surrogate(
     table: Table,
     *,
     objective: str = GUIDE,
-    folds: int = FOLDS,
-    trees: Sequence[int] = TREES,
-    depths: Sequence[int] = DEPTHS,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Surrogate:
@@ -161,19 +158,19 @@ def fit_surrogate(
         raise BadInputError(f"The table of {table.problem} has no score {quoted(objective)}: {', '.join(table.scores)}")
     columns, rows, targets, curves = training_rows(table)
     number = len(np.unique(curves))
-    if number < folds:
+    if number < FOLDS:
         raise BadInputError(
-            f"The table of {table.problem} has {number} curves, and {folds} folds need at least as many"
+            f"The table of {table.problem} has {number} curves, and {FOLDS} folds need at least as many"
         )
     lead = table.scores.index(objective)
-    total = len(depths) * folds + 1
+    total = len(DEPTHS) * FOLDS + 1
     errors: list[Errors] = []
     done = 0
-    for depth in depths:
-        found: dict[int, list[tuple[float, float]]] = {count: [] for count in trees}
-        for seen, unseen in split_by_curve(curves, folds, seed):
-            grown = grow(rows[seen], targets[seen], max(trees), depth, seed)
-            for count in trees:  # the first trees of a forest are those of a smaller one
+    for depth in DEPTHS:
+        found: dict[int, list[tuple[float, float]]] = {count: [] for count in TREES}
+        for seen, unseen in split_by_curve(curves, FOLDS, seed):
+            grown = grow(rows[seen], targets[seen], max(TREES), depth, seed)
+            for count in TREES:  # the first trees of a forest are those of a smaller one
                 forest = flatten(grown[:count])
                 found[count].append(
                     (
@@ -184,13 +181,13 @@ def fit_surrogate(
             done += 1
             if progress is not None:
                 progress(done, total)
-        errors += [Errors(count, depth, *map(float, np.mean(found[count], axis=0))) for count in trees]
+        errors += [Errors(count, depth, *map(float, np.mean(found[count], axis=0))) for count in TREES]
     errors.sort(key=lambda one: (one.test, one.trees, one.depth))
     best = errors[0]
     forest = flatten(grow(rows, targets, best.trees, best.depth, seed))
     if progress is not None:
         progress(total, total)
-    about = {"objective": objective, "folds": folds, "seed": seed, "table": table.about}
+    about = {"objective": objective, "folds": FOLDS, "seed": seed, "table": table.about}
     return Surrogate(
         problem=table.problem,
         space=table.space,

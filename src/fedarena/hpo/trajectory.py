@@ -54,15 +54,6 @@ class Searched:
     problem_options: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""  # of what the problem answers from, where it has one
 
-    @property
-    def optimizer_name(self) -> str:
-        """Without its options."""
-        return str(self.optimizer["name"])
-
-    def metric_of(self, value: float) -> float:
-        """The metric itself, of which a value may be the negative."""
-        return -value if self.maximize else value
-
 
 @dataclass(frozen=True)
 class Evaluation:

@@ -34,15 +34,6 @@ class Banded:
         """How many rounds must lie between two in which a client takes part, counting one of them."""
         return len(self.coefficients)
 
-    @property
-    def column_norm(self) -> float:
-        """How much C X changes at most where a client takes part once, with an update of length 1."""
-        return float(np.linalg.norm(self.coefficients))
-
-    def participations(self, rounds: int) -> int:
-        """How often a client can have taken part in the first rounds, at most."""
-        return -(-rounds // self.band)
-
     def mean_squared_error(self) -> float:
         """Of the noise in the sums of the updates, averaged over rounds, with Z of the deviation ‖c‖."""
         return _error(np.array(self.coefficients), self.rounds)[0] / self.rounds

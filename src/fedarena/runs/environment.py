@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fedarena.core.installation import installed_version
+from fedarena.profiling.memory import total_memory_bytes
 
 _GIT_SECONDS = 10  # a repository that takes longer is not described
 _PACKAGES = ("fedarena", "torch", "numpy", "pyarrow", "safetensors")
@@ -32,7 +33,7 @@ def describe_environment() -> dict[str, Any]:
             "machine": platform.machine(),
             "processor": _processor(),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-            "memory_bytes": _memory_bytes(),
+            "memory_bytes": total_memory_bytes(),
             "gpus": gpus,
         },
         "system": platform.platform(),
@@ -83,10 +84,3 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or "unknown"
-
-
-def _memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None

@@ -17,13 +17,12 @@ from fedarena.core.interrupts import deferring_interrupts
 from fedarena.metrics.info import MetricInfo
 from fedarena.models import constant_tensors
 from fedarena.models.copying import copy_of
-from fedarena.privacy.audit import audit_result
-from fedarena.runs.attacked import attack_sentence, describe_attack
+from fedarena.runs.attacked import attack_sentence
 from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop, check_reachable
 from fedarena.runs.cluster import Elsewhere, RayCrew, hire_crew, workplace_of
 from fedarena.runs.config import RunConfig, read_settings, resolve
-from fedarena.runs.deciding import describe_policy, summarize_policy
+from fedarena.runs.deciding import describe_policy
 from fedarena.runs.deployed import refuse_to_simulate_devices
 from fedarena.runs.forking import forked_config
 from fedarena.runs.identity import check_same_experiment, check_same_form, describe_run, free_name
@@ -33,7 +32,7 @@ from fedarena.runs.plain_torch import plain_torch
 from fedarena.runs.predictions import predictions_of
 from fedarena.runs.recorded import described_fleet, evaluated_attributes, evaluated_ids, more_columns, reopen_recorder
 from fedarena.runs.secure import describe_secure, secure_warning
-from fedarena.runs.summary import summarize
+from fedarena.runs.summary_of_run import summary_of
 from fedarena.simulate import RoundOutcome, Simulation, Snapshot, evaluate_now, simulate
 from fedarena.storage.recorder import Recorder, check_new
 from fedarena.storage.run_data import RunData, is_finished, load_run
@@ -401,35 +400,16 @@ class Run:
 
     @plain_torch()
     def _finish(self, status: str, message: str | None) -> None:
-        experiment = self.experiment
         if self._crew is not None:
             self._recorder.log(f"trained by {self._crew.describe()}")
         self._recorder.log(status if message is None else f"{status}: {message}")
-        invitable = len(self._simulation.training_clients)
-        tables, attributes = self._recorder.read_tables(), evaluated_attributes(experiment)
-        task, baseline = self._simulation.task, experiment.baseline
-        said, attack = experiment.warnings, describe_attack(self._simulation)
+        tables = self._recorder.read_tables()
         secure = describe_secure(self.config, tables["rounds"])
-        if secure is not None and (warning := secure_warning(secure)) is not None:
+        warning = None if secure is None else secure_warning(secure)
+        if warning is not None:
             self._warn(warning)
-            said = [*said, warning]
-        running = None if self._snapshot is None else self._snapshot.clock.running.clients
-        summary = summarize(
-            self.config, task, baseline, invitable, tables, status, message, attributes, said, attack, running
-        )
-        version = 0 if self._snapshot is None else self._snapshot.clock.version
-        if (privacy := experiment.mechanism.summary(version)) is not None:
-            summary["privacy"] = privacy
-        if secure is not None:
-            summary["secure_aggregation"] = secure
-        if (policy := summarize_policy(self.config, self._simulation, self._snapshot)) is not None:
-            summary["policy"] = policy
-        if (canaries := self._simulation.canaries) is not None and self._snapshot is not None:
-            mechanism = experiment.mechanism
-            found = audit_result(
-                canaries, self._snapshot.transform_states[0], mechanism.epsilon(version), mechanism.delta
-            )
-            summary.setdefault("privacy", {})["audit"] = found
+        said = [*self.experiment.warnings, *([] if warning is None else [warning])]
+        summary = summary_of(self.experiment, self._snapshot, tables, status, message, said, secure)
         try:
             wanted = status == "finished" and self.config.evaluation.predictions and self._snapshot is not None
             self._recorder.close(summary, self._predictions() if wanted else None)

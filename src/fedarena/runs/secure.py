@@ -27,7 +27,7 @@ from fedarena.train.engine import IntArray, steps_in_shares
 from fedarena.transforms import Aggregator, Attack, Compressor, Transform
 from fedarena.transforms.compressor import Uncompressed
 from fedarena.transforms.fixed_point import SATURATED, FixedPoint
-from fedarena.transforms.path import vouches
+from fedarena.transforms.promises import vouches
 
 # Mechanisms that hold when updates are rounded and the server gets sums of them.
 _FITTING = (NoPrivacy, CentralGaussian, DistributedGaussian, LocalMechanism, DPSGD)

@@ -68,7 +68,7 @@ class Exponential(Schedule):
     """Every round has `decay` times the rate of the one before."""
 
     def __init__(self, *, decay: float = 0.99):
-        _check_share("decay", decay)
+        _check_decay(decay)
         self.decay = decay
 
     def scale(self, round: int) -> float:
@@ -96,7 +96,7 @@ class Step(Schedule):
     """The rate is multiplied by `decay` after every `rounds` rounds."""
 
     def __init__(self, *, rounds: int = 30, decay: float = 0.1):
-        _check_share("decay", decay)
+        _check_decay(decay)
         if rounds < 1:
             raise BadInputError(f"rounds must be at least 1, not {rounds}")
         self.rounds, self.decay = rounds, decay
@@ -125,6 +125,6 @@ class WarmUp(Schedule):
         return round / self.rounds if round < self.rounds else self._cosine.scale(round - self.rounds + 1)
 
 
-def _check_share(name: str, value: float) -> None:
-    if not 0 < value <= 1:
-        raise BadInputError(f"{name} must be above 0 and at most 1, not {value}")
+def _check_decay(decay: float) -> None:
+    if not 0 < decay <= 1:
+        raise BadInputError(f"decay must be above 0 and at most 1, not {decay}")

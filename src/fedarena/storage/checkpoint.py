@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,10 +23,10 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from fedarena.core.errors import DamagedFileError
-from fedarena.core.files import reading
 from fedarena.core.sealed_json import seal_json, unseal_json
 from fedarena.models import Tensors
 from fedarena.simulate import ClientStateLog, ClientStates, Clock, Jobs, LogEnd, Snapshot
+from fedarena.simulate.client_states.log import damaged_checkpoint, read_checked
 from fedarena.simulate.jobs import no_jobs
 from fedarena.storage.run_files import STATE_FILE, RunFiles
 from fedarena.storage.tables import SOME_TABLES, TABLES
@@ -129,7 +130,7 @@ def read_state(folder: Path) -> CommitState | None:
     if content is None and files.run_id is None:
         content = _unsealed(data)
     if content is None:
-        raise _damaged(path)
+        raise damaged_checkpoint(path)
     try:
         state = CommitState.model_validate(content)
     except ValidationError as error:
@@ -153,7 +154,7 @@ def read_snapshot(folder: Path, state: CommitState, client_states: ClientStates)
     """The last commit with the clients' states that belong to it."""
     path = folder / "checkpoint" / state.tensors.file
     try:
-        found = safetensors.torch.load(_read_checked(path, state.tensors))
+        found = safetensors.torch.load(read_checked(path, state.tensors.bytes, state.tensors.crc32))
         ordered = {key: found[key] for key in state.tensors.keys}
         groups = unflatten_groups(ordered, state.tensors.groups)
         running = groups.pop(_RUNNING, None)
@@ -187,7 +188,7 @@ def read_best(folder: Path, best: BestModelState) -> Tensors:
     """The parameters of the best model."""
     path = folder / "checkpoint" / best.file
     try:
-        return safetensors.torch.load(_read_checked(path, best))
+        return safetensors.torch.load(read_checked(path, best.bytes, best.crc32))
     except safetensors.SafetensorError as error:
         raise DamagedFileError(f"The checkpoint {path} cannot be read: {error}") from None
 
@@ -232,8 +233,8 @@ def open_client_states(folder: Path, state: CommitState) -> ClientStateLog:
 def read_table(folder: Path, table: str, state: CommitState) -> pa.Table:
     """The committed part of a table that is still growing."""
     path = table_log_path(folder, table)
-    data = _read_checked(path, state.tables[table])
-    return parse_table(data)
+    expected = state.tables[table]
+    return parse_table(read_checked(path, expected.bytes, expected.crc32))
 
 
 def parse_table(data: bytes) -> pa.Table:
@@ -241,25 +242,17 @@ def parse_table(data: bytes) -> pa.Table:
     return pa.ipc.open_stream(data).read_all().combine_chunks()
 
 
+def replaced_tables(tables: Mapping[str, pa.Table]) -> tuple[dict[str, TableState], dict[str, bytes]]:
+    """What a commit says of growing tables with these rows in place of theirs, and the files to write."""
+    logs = {table: stream_bytes(rows) for table, rows in tables.items()}
+    states = {table: TableState(bytes=len(data), crc32=zlib.crc32(data)) for table, data in logs.items()}
+    return states, {table_log_path(Path(), table).as_posix(): data for table, data in logs.items()}
+
+
 def stream_bytes(table: pa.Table) -> bytes:
     """A growing table with these rows, to which more can be appended."""
     batches = table.combine_chunks().to_batches()
     return b"".join([table.schema.serialize().to_pybytes(), *(batch.serialize().to_pybytes() for batch in batches)])
-
-
-def _read_checked(path: Path, expected: TableState) -> bytes:
-    try:
-        with reading(path), open(path, "rb") as file:
-            data = file.read(expected.bytes)
-    except OSError as error:
-        raise DamagedFileError(f"The checkpoint {path} cannot be read: {error.strerror}") from None
-    if len(data) != expected.bytes or zlib.crc32(data) != expected.crc32:
-        raise _damaged(path)
-    return data
-
-
-def _damaged(path: Path) -> DamagedFileError:
-    return DamagedFileError(f"The checkpoint {path} is damaged: its content does not match its checksum")
 
 
 def named_tensors(groups: Groups) -> dict[str, Tensor]:

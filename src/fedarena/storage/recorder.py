@@ -34,7 +34,6 @@ from fedarena.storage.checkpoint import (
     ClientStateLogState,
     ClockState,
     CommitState,
-    TableState,
     TensorState,
     check_fits,
     client_state_log_path,
@@ -44,28 +43,25 @@ from fedarena.storage.checkpoint import (
     read_snapshot,
     read_state,
     read_table,
+    replaced_tables,
     snapshot_groups,
     state_bytes,
     state_path,
-    stream_bytes,
     table_log_path,
 )
 from fedarena.storage.growing_tables import GrowingTables
 from fedarena.storage.job_table import JobTable
 from fedarena.storage.round_rows import FinishedRound, are_many, batch_of_classes, batch_of_scores, rows_of_rounds
 from fedarena.storage.run_files import (
-    ATTRIBUTES_FILE,
     CONFIG_FILE,
-    CONSTANTS_FILE,
     ENVIRONMENT_FILE,
-    FLEET_FILE,
     MANIFEST_FILE,
     PREDICTIONS_FILE,
-    RUN_ID,
     STATE_FILE,
     SUMMARY_FILE,
     RunFiles,
     parquet_bytes,
+    write_first_files,
 )
 from fedarena.storage.tables import TABLES, batch_of_rows, table_schemas, unevaluated
 from fedarena.train import Groups, flatten_groups
@@ -126,7 +122,7 @@ class Recorder:
         check_new(folder)
         table_schemas(metrics, more_columns)  # which refuses names that cannot be those of columns
         with new_folder(folder, "the run folder") as temporary:
-            _write_first_files(temporary, config_yaml, environment, fleet, attributes, constants)
+            write_first_files(temporary, config_yaml, environment, fleet, attributes, constants)
         recorder = cls(RunFiles.open(folder), metrics, client_states_ram_bytes, more_columns)
         recorder._acquire()
         with recorder._explaining_disk_errors():
@@ -153,7 +149,7 @@ class Recorder:
         names = [committed.tensors.file, *states, *kept_best]
         copied = [*logs, *(self._checkpoint / name for name in names)]
         with new_folder(folder, "the run folder") as temporary:
-            files = _write_first_files(temporary, config_yaml, environment, fleet, attributes, constants)
+            files = write_first_files(temporary, config_yaml, environment, fleet, attributes, constants)
             for path in copied:
                 if path.exists():  # there is no log of clients' states as long as it is empty
                     shutil.copyfile(path, temporary / "checkpoint" / path.name)
@@ -200,12 +196,10 @@ class Recorder:
                 changed = {}
                 if committed.round == without_evaluation:
                     of_scores = {"rounds", "clients", "classes"}.intersection(committed.tables)
-                    tables = {table: read_table(folder, table, committed) for table in of_scores}
-                    changed = {table: stream_bytes(found) for table, found in unevaluated(tables).items()}
-                sizes = {table: TableState(bytes=len(data), crc32=zlib.crc32(data)) for table, data in changed.items()}
-                state = committed.model_copy(update={"tables": committed.tables | sizes})
-                contents[STATE_FILE] = state_bytes(state)
-                contents |= {f"checkpoint/{table_log_path(folder, t).name}": data for t, data in changed.items()}
+                    changed = unevaluated({table: read_table(folder, table, committed) for table in of_scores})
+                states, logs = replaced_tables(changed)
+                state = committed.model_copy(update={"tables": committed.tables | states})
+                contents |= {STATE_FILE: state_bytes(state), **logs}
             with recorder._explaining_disk_errors():
                 change_files(folder, contents)
         finally:
@@ -270,13 +264,11 @@ class Recorder:
                 of_classes = batch_of_classes(FinishedRound(outcome, client_ids), self._tables.schemas)
                 classes = [*self._tables.read("classes").to_batches(), of_classes]
                 changed["classes"] = pa.Table.from_batches(classes)
-            logs = {table: stream_bytes(rows) for table, rows in changed.items()}
-            sizes = {table: TableState(bytes=len(data), crc32=zlib.crc32(data)) for table, data in logs.items()}
-            state = committed.model_copy(update={"tables": committed.tables | sizes, "best": self._best})
-            contents = {f"checkpoint/{table_log_path(self.folder, t).name}": data for t, data in logs.items()}
-            change_files(self.folder, {STATE_FILE: state_bytes(state), **contents})
-            self._tables.replaced(sizes)
-            self._remove_old("best-*.safetensors", keep=self._best.file if self._best else None)
+            states, logs = replaced_tables(changed)
+            state = committed.model_copy(update={"tables": committed.tables | states, "best": self._best})
+            change_files(self.folder, {STATE_FILE: state_bytes(state), **logs})
+            self._tables.replaced(states)
+            self._remove_old_best()
 
     @property
     def best_round(self) -> int | None:
@@ -356,8 +348,8 @@ class Recorder:
         with self._explaining_disk_errors():
             if committed is None:
                 self._files.reopen()
-                self._remove_old("client_states-*", keep=None)
-                self._remove_old("best-*.safetensors", keep=None)
+                self._remove_old("client_states-*")
+                self._remove_old_best()
                 self._remove_temporary_files()
                 self._tables.begin()
                 return None
@@ -381,7 +373,7 @@ class Recorder:
             self._client_state_log.cut()
             self._remove_old_states()
             self._best = committed.best
-            self._remove_old("best-*.safetensors", keep=committed.best.file if committed.best else None)
+            self._remove_old_best()
             self._remove_temporary_files()
         self._latest = snapshot
         return snapshot
@@ -427,25 +419,24 @@ class Recorder:
             best=self._best,
         )
         write_bytes(state_path(self.folder), state_bytes(state))
-        self._remove_old("round-*.safetensors", keep=file_name)
+        self._remove_old("round-*.safetensors", file_name)
         self._remove_old_states()
-        self._remove_old("best-*.safetensors", keep=self._best.file if self._best else None)
+        self._remove_old_best()
         self._committed_round = self._latest.round
         self._committed_at = time.monotonic()
         self._commit_seconds = self._committed_at - began
 
-    def _remove_old(self, pattern: str, keep: str | None) -> None:
+    def _remove_old(self, pattern: str, *kept: str) -> None:
         for old in self._checkpoint.glob(pattern):
-            if old.name != keep:
+            if old.name not in kept:
                 old.unlink()
 
     def _remove_old_states(self) -> None:
         """Removes logs of clients' states that were written anew, and parts that no longer count or never did."""
-        log = self._client_state_log
-        keep = {log.path.name, *log.part_files}
-        for old in self._checkpoint.glob("client_states-*"):
-            if old.name not in keep:
-                old.unlink()
+        self._remove_old("client_states-*", self._client_state_log.path.name, *self._client_state_log.part_files)
+
+    def _remove_old_best(self) -> None:
+        self._remove_old("best-*.safetensors", *([self._best.file] if self._best else []))
 
     @contextmanager
     def _explaining_disk_errors(self) -> Iterator[None]:
@@ -458,30 +449,6 @@ class Recorder:
                 f"Cannot write {error.filename or self.folder}: {error.strerror}. "
                 f"On disk: {safe}; when the cause is mended, go on with: fedarena resume {self.folder}"
             ) from error
-
-
-def _write_first_files(
-    folder: Path,
-    config_yaml: str,
-    environment: dict[str, Any],
-    fleet: dict[str, Any] | None,
-    attributes: pa.Table | None,
-    constants: Tensors | None,
-) -> RunFiles:
-    """What a run begins with."""
-    (folder / "checkpoint").mkdir()
-    files = RunFiles.create(folder)
-    files.write(CONFIG_FILE, config_yaml.encode())
-    files.write(ENVIRONMENT_FILE, json_text({RUN_ID: files.run_id, **environment}).encode())
-    if fleet is not None:
-        files.write(FLEET_FILE, json_text(fleet).encode())
-    if attributes is not None:
-        files.write(ATTRIBUTES_FILE, parquet_bytes(attributes))
-    if constants:
-        own_memory = {name: t.cpu().contiguous().clone() for name, t in constants.items()}
-        files.write(CONSTANTS_FILE, safetensors.torch.save(own_memory))
-    files.write_manifest()
-    return files
 
 
 def check_new(folder: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedarena.core.arrow_memory import arrow_file
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.files import reading, write_bytes
+from fedarena.core.files import json_text, reading, write_bytes
 from fedarena.core.sealed_json import checksum_of, seal_json, unseal_json
 from fedarena.storage.changes import finish_changes
 
@@ -161,6 +161,30 @@ class RunFiles:
         self._manifest = self._manifest.model_copy(update={"files": files})
         self.write_manifest()
         (self.folder / SUMMARY_FILE).unlink(missing_ok=True)  # it tells how the run ended before
+
+
+def write_first_files(
+    folder: Path,
+    config_yaml: str,
+    environment: dict[str, Any],
+    fleet: dict[str, Any] | None,
+    attributes: pa.Table | None,
+    constants: Mapping[str, Tensor] | None,
+) -> RunFiles:
+    """Writes what a run begins with into its new folder."""
+    (folder / "checkpoint").mkdir()
+    files = RunFiles.create(folder)
+    files.write(CONFIG_FILE, config_yaml.encode())
+    files.write(ENVIRONMENT_FILE, json_text({RUN_ID: files.run_id, **environment}).encode())
+    if fleet is not None:
+        files.write(FLEET_FILE, json_text(fleet).encode())
+    if attributes is not None:
+        files.write(ATTRIBUTES_FILE, parquet_bytes(attributes))
+    if constants:
+        own_memory = {name: t.cpu().contiguous().clone() for name, t in constants.items()}
+        files.write(CONSTANTS_FILE, safetensors.torch.save(own_memory))
+    files.write_manifest()
+    return files
 
 
 def parquet_bytes(table: pa.Table) -> bytes:

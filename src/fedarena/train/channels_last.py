@@ -13,43 +13,40 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from fedarena.models.augmentation.pixels import picked
 from fedarena.models.normalization import group_norm_before_relu
 from fedarena.models.sequences import in_sequence
 from fedarena.train.joined_layers import join_in_sequence
-from fedarena.train.kernel_layers import DepthwiseConvolution, FirstConvolution, KernelGroupNorm, PointwiseConvolution
+from fedarena.train.kernel_layers import (
+    DepthwiseConvolution,
+    FirstConvolution,
+    KernelGroupNorm,
+    PointwiseConvolution,
+    as_pictures,
+)
+from fedarena.train.replaced_layers import ReplacedLayers
 from fedarena.train.usable_kernels import group_norm_kernels, picture_kernels
 
 _MOST_OF_A_PATCH = 32  # numbers; larger patches take more memory than they are worth
 
 
-class ChannelsInnermost(TorchFunctionMode):
+class ChannelsInnermost(ReplacedLayers):
     """Within this context, layers leave pictures in the layout in which they come, and do so as fast as they can."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._replacements: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
-            F.group_norm: _group_norm,
-            group_norm_before_relu: _group_norm,
-            F.hardtanh: _unless_done,
-            F.relu: _unless_done,
-            torch.relu: _unless_done,
-            torch.conv2d: _convolution,
-            picked: _picked,
-            in_sequence: _in_sequence,
-        }
-
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Replaces the layers for which there is something better, and leaves everything else alone."""
-        replacement = self._replacements.get(function)
-        found = replacement(*args, **(kwargs or {})) if replacement else None
-        if found is not None:
-            return found
-        return function(*args, **(kwargs or {}))
+        super().__init__(
+            {
+                F.group_norm: _group_norm,
+                group_norm_before_relu: _group_norm,
+                F.hardtanh: _unless_done,
+                F.relu: _unless_done,
+                torch.relu: _unless_done,
+                torch.conv2d: _convolution,
+                picked: _picked,
+                in_sequence: _in_sequence,
+            }
+        )
 
 
 def _group_norm(
@@ -147,7 +144,7 @@ class _GroupNorm(torch.autograd.Function):
         scale = inverse * weight
         output = torch.addcmul(torch.addcmul(bias, mean, scale, value=-1), x, scale)
         ctx.save_for_backward(x, mean, inverse, scale, weight)
-        return _pictures(output, ctx.picture)
+        return as_pictures(output, ctx.picture)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, Tensor, None]:
@@ -163,13 +160,9 @@ class _GroupNorm(torch.autograd.Function):
         shift = torch.addcmul(slope * mean, of_all, mean_inverse, value=-1)
         of_x = torch.addcmul(torch.addcmul(shift, x, slope, value=-1), grad, scale)
         of_weight = (torch.addcmul(sums[1], sums[0], mean, value=-1) * inverse).sum(0)
-        return _pictures(of_x, ctx.picture), None, of_weight.flatten(), sums[0].sum(0).flatten(), None
+        return as_pictures(of_x, ctx.picture), None, of_weight.flatten(), sums[0].sum(0).flatten(), None
 
 
 def _rows(x: Tensor, groups: int) -> Tensor:
     batch, channels, height, width = x.shape
     return x.permute(0, 2, 3, 1).reshape(batch, height * width, groups, channels // groups)
-
-
-def _pictures(rows: Tensor, size: torch.Size) -> Tensor:
-    return rows.view(len(rows), *size, -1).permute(0, 3, 1, 2)

@@ -97,14 +97,14 @@ def _fewest_turns(lanes: int) -> int:
     return 1 if lanes <= _FEW_LANES else _FEWEST_TURNS
 
 
-def convolve(x: Tensor, weight: Tensor, padding: Pair, exact: bool, own: dict[str, int] | None = None) -> Tensor:
+def convolve(x: Tensor, weight: Tensor, padding: Pair, exact: bool) -> Tensor:
     """Every lane's convolution, one pixel at a time; unless it is `exact`, with inputs rounded to tf32."""
     lanes, samples, height, width, channels = x.shape
     outputs, kernel_h, kernel_w = weight.shape[1:4]
     out = _output(x, weight, *padding)
     out_height, out_width = out.shape[2:4]
     rows = samples * out_height * out_width
-    t = own or tiles(channels, outputs, rows, lanes)
+    t = tiles(channels, outputs, rows, lanes)
     t = {**t, "num_stages": _stages_with_room(t, _bytes_of_processor())}
     grid = (_divide_up(rows, t["ROWS"]), _divide_up(outputs, t["COLUMNS"]), lanes)
     from fedarena.train.triton_convolution import convolve_kernel  # which takes a while, for GPUs only
@@ -117,9 +117,7 @@ def convolve(x: Tensor, weight: Tensor, padding: Pair, exact: bool, own: dict[st
     return out
 
 
-def weight_gradient(
-    x: Tensor, grad: Tensor, kernel: Pair, padding: Pair, exact: bool, own: dict[str, int] | None = None
-) -> Tensor:
+def weight_gradient(x: Tensor, grad: Tensor, kernel: Pair, padding: Pair, exact: bool) -> Tensor:
     """The gradients of every lane's weights, from the pictures that came in and the gradients of what went out.
 
     They are to be added up over the first dimension after the lanes', of parts, by a compiler together with what
@@ -127,7 +125,7 @@ def weight_gradient(
     """
     lanes, samples, height, width, channels = x.shape
     out_height, out_width, outputs = grad.shape[2:]
-    t = own or gradient_tiles(channels, outputs, kernel, samples * out_height * out_width, lanes)
+    t = gradient_tiles(channels, outputs, kernel, samples * out_height * out_width, lanes)
     out = x.new_empty(lanes, t["PARTS"], outputs, *kernel, channels, dtype=torch.float32)
     tiles_of_lane = (_divide_up(kernel[0] * kernel[1] * channels, t["DEPTH"]), _divide_up(outputs, t["COLUMNS"]))
     grid = (*tiles_of_lane, lanes * t["PARTS"])

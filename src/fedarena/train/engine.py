@@ -18,7 +18,7 @@ from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.jobs import IntArray as IntArray
 from fedarena.train.jobs import Job, JobArrays
 from fedarena.train.late import Numbers
-from fedarena.train.optimizers import LocalTraining, training_of
+from fedarena.train.optimizers import LocalTraining
 from fedarena.train.shards import Shard, T
 from fedarena.train.tensors import Groups
 
@@ -55,13 +55,12 @@ def steps_in_shares(
     samples: IntArray,
     algorithm: Algorithm,
     local: LocalTraining,
-    hyperparameters: Mapping[str, Any] | None = None,
 ) -> IntArray:
     """The local steps in these shares of whole jobs, rounded up, so that whoever has a sample takes a step.
 
     Jobs may have numbers of steps and sizes of batches of their own.
     """
-    steps = algorithm.local_steps(samples, training_of(local, hyperparameters))
+    steps = algorithm.local_steps(samples, local)
     if algorithm.leaves_out_layers:
         return steps
     taken: IntArray = np.ceil(np.round(steps * shares, 6)).astype(np.int64)

@@ -33,7 +33,7 @@ class KernelGroupNorm(torch.autograd.Function):
         output, mean, inverse = ctx.kernels.normalized(pixels, groups, weight, bias, eps, ceiling)
         ctx.save_for_backward(pixels, mean, inverse, weight, bias)
         ctx.ceiling, ctx.picture = ceiling, x.shape[2:]
-        return _pictures(output, ctx.picture)
+        return as_pictures(output, ctx.picture)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, Tensor, None, None]:
@@ -42,7 +42,7 @@ class KernelGroupNorm(torch.autograd.Function):
         slopes = _innermost(grad).flatten(1, 2)
         found = ctx.kernels.gradients(slopes, pixels, weight, bias, mean, inverse, ctx.ceiling)
         of_x, of_weight, of_bias = found
-        return _pictures(of_x, ctx.picture), None, of_weight, of_bias, None, None
+        return as_pictures(of_x, ctx.picture), None, of_weight, of_bias, None, None
 
 
 class DepthwiseConvolution(torch.autograd.Function):
@@ -61,7 +61,7 @@ class DepthwiseConvolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         """The gradients of pictures and filters."""
-        from fedarena.train.depthwise_kernels import gradients
+        from fedarena.train.depthwise_gradient_kernels import gradients
 
         pictures, filters = ctx.saved_tensors
         of_pictures, of_filters, _ = gradients(_innermost(grad), pictures, filters, ctx.stride)
@@ -100,7 +100,7 @@ class NormalizedFilter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, Tensor, None, None, Tensor, None]:
         """The gradients of pictures, weight, bias and filters."""
-        from fedarena.train.depthwise_kernels import Norm, gradients
+        from fedarena.train.depthwise_gradient_kernels import Norm, gradients
         from fedarena.train.group_norm_kernels import gradients_from_notes
 
         pictures, each, weight, bias, mean, inverse = ctx.saved_tensors
@@ -109,7 +109,7 @@ class NormalizedFilter(torch.autograd.Function):
         assert notes is not None
         rows = (slopes.flatten(1, 2), pictures.flatten(1, 2))
         of_x, of_weight, of_bias = gradients_from_notes(notes, *rows, weight, bias, mean, inverse, None)
-        of_pictures = _pictures(of_x, pictures.shape[1:3])
+        of_pictures = as_pictures(of_x, pictures.shape[1:3])
         return of_pictures, None, of_weight, of_bias, None, None, ctx.layout.of(of_filters), None
 
 
@@ -210,5 +210,6 @@ def _innermost(pictures: Tensor) -> Tensor:
     return pictures.permute(0, 2, 3, 1).contiguous()
 
 
-def _pictures(rows: Tensor, size: torch.Size) -> Tensor:
+def as_pictures(rows: Tensor, size: torch.Size) -> Tensor:
+    """Pictures whose channels are innermost in memory, from rows of their pixels."""
     return rows.view(len(rows), *size, -1).permute(0, 3, 1, 2)

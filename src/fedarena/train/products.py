@@ -8,16 +8,16 @@ fixed, so that the same seed gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from fedarena.train.convolution_kernels import LaneBias, LaneConvolution
+from fedarena.train.replaced_layers import ReplacedLayers
 
 Pair = tuple[int, int]
 
@@ -26,28 +26,14 @@ Pair = tuple[int, int]
 _MOST_EMBEDDED = 1024
 
 
-class LayersAsProducts(TorchFunctionMode):
+class LayersAsProducts(ReplacedLayers):
     """Within this context, two-dimensional convolutions and small embeddings are matrix products.
 
     With `kernels`, convolutions for which that is faster are products without patches being written down.
     """
 
     def __init__(self, kernels: bool = False):
-        super().__init__()
-        self._replacements: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
-            torch.conv2d: partial(_simple_convolution, kernels),
-            F.embedding: _small_embedding,
-        }
-
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Replaces the layers that are simple enough, and leaves everything else alone."""
-        replacement = self._replacements.get(function)
-        found = replacement(*args, **(kwargs or {})) if replacement else None
-        if found is not None:
-            return found
-        return function(*args, **(kwargs or {}))
+        super().__init__({torch.conv2d: partial(_simple_convolution, kernels), F.embedding: _small_embedding})
 
 
 def _simple_convolution(

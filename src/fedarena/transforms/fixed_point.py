@@ -122,11 +122,6 @@ class SumForm:
         """What it sends of numbers beside them."""
         return (self.length - self.coordinates) * self.fixed_point.bits // 8
 
-    @property
-    def largest_scale_step(self) -> float:
-        """The coarsest of the steps in which numbers of tensors can be told."""
-        return max((1 / slot.scale for slot in self._slots), default=0.0)
-
     def rounded(self, added: Partial, notes: dict[str, float], rounding: Draws, noise: Draws | None = None) -> Partial:
         """What one client adds to the sum, in whole numbers; those beside tensors in steps of a power of two."""
         values = torch.cat([self._found(added, slot).reshape(-1).double() for slot in self._slots])

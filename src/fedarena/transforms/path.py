@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedarena.core import streams
-from fedarena.core.errors import BadInputError, NotFiniteError
+from fedarena.core.errors import BadInputError
 from fedarena.core.own import is_own
 from fedarena.core.secret_noise import SecretSource
 from fedarena.train import (
@@ -33,7 +33,6 @@ from fedarena.train import (
 from fedarena.train.late import LateChecks, Numbers, concatenated
 from fedarena.train.memories import refusing_memories
 from fedarena.train.own_code import has_own_code, refusing_own_draws
-from fedarena.train.product_rows import finite_clients
 from fedarena.train.shards import StateFile
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.train.validation import Validated, join_validated
@@ -47,6 +46,7 @@ from fedarena.transforms.fixed_point import SATURATED, TRAIN_LOSS, TRAIN_SAMPLES
 from fedarena.transforms.forging import forged, remembered
 from fedarena.transforms.local_noise import draws_of
 from fedarena.transforms.packing import packing_of
+from fedarena.transforms.promises import owner, vouches
 from fedarena.transforms.rows import FloatArray, IntArray, Rows, ScaledRows, check_rows
 from fedarena.transforms.sending import (
     Done,
@@ -54,6 +54,7 @@ from fedarena.transforms.sending import (
     as_if_nothing_was_learned,
     diverged_clients,
     kept_rows,
+    refuse_what_is_not_finite,
     some_clients,
 )
 from fedarena.transforms.transform import SecretContext, Transform
@@ -218,7 +219,7 @@ class UpdatePath:
                 np.isfinite(result.losses[~one.diverged]).all()
                 and all(is_finite(partial.tensors) for partial in added.values())
             ):
-                _refuse_what_is_not_finite(result, one.rows)
+                refuse_what_is_not_finite(result, one.rows)
             for step, partial in added.items():
                 partials[step] = self.merge(partials[step], partial) if step in partials else partial
             for name, value in one.observed.items():
@@ -264,7 +265,7 @@ class UpdatePath:
         added = self.aggregator.add_up(rows)
         loss = float(sent.result.losses[place])
         if not (math.isfinite(loss) and is_finite(added.tensors)):
-            _refuse_what_is_not_finite(sent.result, sent.rows)
+            refuse_what_is_not_finite(sent.result, sent.rows)
         samples = float(rows.work.samples[0])
         notes = {TRAIN_LOSS: loss * samples, TRAIN_SAMPLES: samples}
         hidden = replace(rows, secret=self._clients_noise)
@@ -461,7 +462,7 @@ class UpdatePath:
         if not vouches(self.aggregator, "adds_scaled_rows", "add_up"):
             return False
         # What a subclass does at the client in a way of its own is not what it inherits here.
-        return "scaled" in vars(_owner(self.transforms[number], "at_client"))
+        return "scaled" in vars(owner(self.transforms[number], "at_client"))
 
 
 def train_and_collect(
@@ -488,29 +489,6 @@ def _by_server_step(rows: Rows) -> Iterable[tuple[int, Rows]]:
     if (steps == steps[0]).all():
         return [(int(steps[0]), rows)]
     return [(step, rows.take(np.flatnonzero(steps == step))) for step in np.unique(steps).tolist()]
-
-
-def _refuse_what_is_not_finite(result: JobResults, transformed: Rows) -> None:
-    clients = result.clients
-    finite = np.isfinite(result.losses) & finite_clients(result.update, len(clients))
-    what = "An update is not finite"
-    if finite.all():
-        finite = finite_clients(transformed.update, len(clients))
-        what = "An update is not finite after its transforms"
-    if not finite.all():
-        first = int(np.argmin(finite))
-        loss = result.losses[first]
-        raise NotFiniteError(what if np.isfinite(loss) else f"The training loss became {loss}", int(clients[first]))
-
-
-def _owner(part: object, hook: str) -> type:
-    """The class whose method of this name a part has."""
-    return next(kind for kind in type(part).__mro__ if hook in vars(kind))
-
-
-def vouches(part: object, promise: str, *hooks: str) -> bool:
-    """Whether a part keeps a promise: each class that one of these methods is of must have given it itself."""
-    return all(vars(_owner(part, hook)).get(promise, False) for hook in hooks)
 
 
 def _name(part: object) -> str:

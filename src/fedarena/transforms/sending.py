@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedarena.core.errors import NotFiniteError
 from fedarena.train import Groups, JobResults, Shard, finite_rows, map_groups, stack_groups
 from fedarena.train.late import Numbers
+from fedarena.train.product_rows import finite_clients
 from fedarena.train.validation import Validated
 from fedarena.transforms.aggregators.base import unnamed
 from fedarena.transforms.rows import BoolArray, IntArray, Rows
@@ -80,3 +82,17 @@ def as_if_nothing_was_learned(result: JobResults, diverged: BoolArray) -> JobRes
         losses=np.where(diverged, np.nan, result.losses),
         validated=replace(judged, after=np.where(diverged & (judged.samples > 0), np.inf, judged.after)),
     )
+
+
+def refuse_what_is_not_finite(result: JobResults, transformed: Rows) -> None:
+    """Says whose loss or update is not finite, before or after transforms."""
+    clients = result.clients
+    finite = np.isfinite(result.losses) & finite_clients(result.update, len(clients))
+    what = "An update is not finite"
+    if finite.all():
+        finite = finite_clients(transformed.update, len(clients))
+        what = "An update is not finite after its transforms"
+    if not finite.all():
+        first = int(np.argmin(finite))
+        loss = result.losses[first]
+        raise NotFiniteError(what if np.isfinite(loss) else f"The training loss became {loss}", int(clients[first]))

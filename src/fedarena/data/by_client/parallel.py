@@ -5,7 +5,6 @@ They are read as one text with a mark between them, so that both have the same v
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -36,7 +35,6 @@ def build_translations(
     choices: Choices,
     vocabulary: int,
     length: int,
-    notes: Sequence[str] = (),
 ) -> None:
     """Telling the second text of pairs from the first; of both there are at most `length` words."""
 
@@ -61,7 +59,7 @@ def build_translations(
         pairs,
         choices,
         vocabulary,
-        TextForm(_task, columns, samples, change=_with_marks, notes=notes),
+        TextForm(_task, columns, samples, change=_with_marks),
     )
 
 

@@ -124,7 +124,6 @@ def build_pictures(
     choices: Choices,
     classes: int,
     label_names: tuple[str, ...] | None = None,
-    notes: Sequence[str] = (),
 ) -> None:
     """A federation of pictures of so many classes."""
     need_pillow(build.source.name)
@@ -143,7 +142,6 @@ def build_pictures(
             TaskSpec(kind="classification", classes=classes, label_names=label_names),
             {"x": form.column, "y": ColumnSpec(dtype="int64")},
             samples,
-            notes,
         ),
         pictures.published,
     )

@@ -59,7 +59,6 @@ class TextForm:
     samples: Callable[[ChosenTexts, Vocabulary], tuple[dict[str, AnyArray], IntArray]]  # and counts of parts
     change: Callable[[Vocabulary], Vocabulary] = lambda words: words
     order: SampleOrder = "shuffled"
-    notes: Sequence[str] = ()
 
 
 def words_of(text: str) -> str:
@@ -79,7 +78,6 @@ def build_next_words(
     choices: Choices,
     vocabulary: int | Vocabulary,
     sequence_length: int,
-    notes: Sequence[str] = (),
 ) -> None:
     """Predicting the next word: a text becomes one sample or more, of ``sequence_length + 1`` words.
 
@@ -98,7 +96,7 @@ def build_next_words(
         return {"tokens": ColumnSpec(dtype=words.dtype, shape=(sequence_length + 1,))}
 
     longer = replace(texts, records=of_several_words)
-    form = TextForm(Vocabulary.next_token, columns, samples, order="in_order", notes=notes)
+    form = TextForm(Vocabulary.next_token, columns, samples, order="in_order")
     build_texts(build, longer, choices, vocabulary, form)
 
 
@@ -110,7 +108,6 @@ def build_labelled_texts(
     length: int,
     task: Callable[[Vocabulary], TaskSpec],
     labels: Callable[[ChosenTexts], AnyArray],
-    notes: Sequence[str] = (),
 ) -> None:
     """Telling something from the first `length` words of texts; `labels` gives what is right of chosen ones."""
 
@@ -126,7 +123,7 @@ def build_labelled_texts(
             label = ColumnSpec(dtype="uint8", shape=(spec.classes,))
         return {"x": ColumnSpec(dtype=words.dtype, shape=(length,)), "y": label}
 
-    build_texts(build, texts, choices, vocabulary, TextForm(task, columns, samples, notes=notes))
+    build_texts(build, texts, choices, vocabulary, TextForm(task, columns, samples))
 
 
 def build_texts(
@@ -151,7 +148,7 @@ def build_texts(
             words = Vocabulary.of(counts, words)
         words = form.change(words)
         done = 0
-        with build.writer(task=form.task(words), columns=form.columns(words), notes=form.notes) as writer:
+        with build.writer(task=form.task(words), columns=form.columns(words)) as writer:
             for chosen in clients:
                 made, counts_of_parts = form.samples(chosen, words)
                 writer.add_clients(chosen.ids, counts=counts_of_parts, columns=made, groups=chosen.groups)

@@ -65,7 +65,6 @@ def build_speech(
     form: SpeechForm,
     inputs: Inputs,
     published: PublishedGroups | None = None,
-    notes: Sequence[str] = (),
 ) -> None:
     """Writing down what is said, or, of texts alone, predicting the next character.
 
@@ -94,7 +93,7 @@ def build_speech(
         records,
         columns if published is None else {**GROUP_COLUMNS, **columns},
         choices,
-        lambda buckets: _form(buckets, form, inputs, notes),
+        lambda buckets: _form(buckets, form, inputs),
         published,
         order="in_order",
     )
@@ -107,7 +106,7 @@ def _content(path: Path, where: str) -> bytes:
         raise BadInputError(f"{where} names a recording, but there is no file {path}") from None
 
 
-def _form(buckets: Buckets, form: SpeechForm, inputs: Inputs, notes: Sequence[str]) -> Form:
+def _form(buckets: Buckets, form: SpeechForm, inputs: Inputs) -> Form:
     alphabet = form.alphabet
     if isinstance(alphabet, int):
         counts: Counter[str] = Counter()
@@ -133,7 +132,7 @@ def _form(buckets: Buckets, form: SpeechForm, inputs: Inputs, notes: Sequence[st
     if inputs == "text":
         task = TaskSpec(kind="next_token", classes=len(names), padding=0, unknown=1, label_names=names)
         shape = {"tokens": ColumnSpec(dtype="int16", shape=(max(form.characters, 2),))}
-        return Form(task, shape, lambda rows: {"tokens": characters(rows, max(form.characters, 2))}, notes)
+        return Form(task, shape, lambda rows: {"tokens": characters(rows, max(form.characters, 2))})
     task = TaskSpec(kind="transcription", classes=len(names), label_names=names, sample_rate=form.sample_rate)
     return Form(
         task,
@@ -142,5 +141,4 @@ def _form(buckets: Buckets, form: SpeechForm, inputs: Inputs, notes: Sequence[st
             "y": ColumnSpec(dtype="int16", shape=(form.characters,)),
         },
         lambda rows: {"x": vectors(rows, "x", "<i2", (form.samples,)), "y": characters(rows, form.characters)},
-        notes,
     )

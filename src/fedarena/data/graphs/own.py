@@ -15,8 +15,8 @@ from fedarena.data.class_labels import sorted_classes
 from fedarena.data.graphs.communities import owners_by_community
 from fedarena.data.graphs.graph import Graph, undirected
 from fedarena.data.graphs.subgraphs import ATTRIBUTES, Subgraphs
-from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
-from fedarena.data.registry import Progress
+from fedarena.data.own.stores import StorePlace, build_once, name_of
+from fedarena.data.registry import Progress, StoreBuild
 from fedarena.data.splits import Split
 from fedarena.data.store.federation import Federation
 from fedarena.data.store.schema import UNLABELLED, AnyArray, IntArray
@@ -64,7 +64,7 @@ def from_graph(
     graph = Graph(matrix, undirected(np.asarray(edges), nodes, "the graph"), codes, len(names), names)
     ids, owners = _owners(clients, graph, seed)
 
-    def build(target: OwnBuild) -> None:
+    def build(target: StoreBuild) -> None:
         subgraphs = Subgraphs(graph, owners, division.fractions, seed)
         with target.writer(
             task=subgraphs.task, columns=subgraphs.columns, attributes=ATTRIBUTES, notes=subgraphs.notes

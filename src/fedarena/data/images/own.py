@@ -29,14 +29,14 @@ from fedarena.data.images.pictures import (
 )
 from fedarena.data.own.labels import LabelClasses, as_texts
 from fedarena.data.own.parts import DivisionOptions, Missing, Samples, arrange, part_codes, with_classes_of
-from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
+from fedarena.data.own.stores import StorePlace, build_once, name_of
 from fedarena.data.own.tables import OwnTable, TextForm, without_missing
 from fedarena.data.own.who import Partition, clients_of
 from fedarena.data.own.writing import write_samples
 from fedarena.data.raw.folders import left_out_note
 from fedarena.data.raw.images import need_pillow
 from fedarena.data.raw.trees import open_tree
-from fedarena.data.registry import Progress, state_of
+from fedarena.data.registry import Progress, StoreBuild, state_of
 from fedarena.data.splits import SplitKind
 from fedarena.data.store.federation import Federation
 from fedarena.data.store.schema import AnyArray
@@ -258,7 +258,7 @@ def _in_table(
 def write_pictures(rows: PictureRows, options: PictureOptions, name: str, place: StorePlace) -> Federation:
     """The federation of these pictures, which is written unless the cache has it."""
 
-    def build(target: OwnBuild) -> None:
+    def build(target: StoreBuild) -> None:
         wanted = options.wanted
         if not isinstance(rows.pictures, ArrayOfPictures) or wanted.size is not None or options.compressed:
             need_pillow(target.name)

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,10 @@ from typing import Any
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.options import by_path, parts_in, resolve_part
 from fedarena.core.outside_text import as_file_name
-from fedarena.data.registry import PARTITIONERS, Progress, cache_folder, own_fingerprints
+from fedarena.data.registry import PARTITIONERS, Progress, StoreBuild, cache_folder, own_fingerprints
 from fedarena.data.store.federation import MANIFEST_NAME, Federation
-from fedarena.data.store.schema import AttributeType, ColumnSpec, SourceSpec, TaskSpec
-from fedarena.data.store.writer import FederationWriter, StoreExistsError
+from fedarena.data.store.schema import SourceSpec
+from fedarena.data.store.writer import StoreExistsError
 
 VERSION = 2
 
@@ -33,42 +33,13 @@ class StorePlace:
     progress: Progress | None = None
 
 
-@dataclass(frozen=True)
-class OwnBuild:
-    """What writes a store of one's own: where it goes, what it is called, and whom to tell how far it is."""
-
-    path: Path
-    name: str
-    source: SourceSpec
-    progress: Progress
-
-    def writer(
-        self,
-        *,
-        task: TaskSpec,
-        columns: Mapping[str, ColumnSpec],
-        attributes: Mapping[str, AttributeType] | None = None,
-        notes: Sequence[str] = (),
-    ) -> FederationWriter:
-        """A writer for the store to build; `notes` are sentences on what was done to the samples."""
-        return FederationWriter(
-            self.path,
-            name=self.name,
-            task=task,
-            columns=columns,
-            source=self.source,
-            attributes=attributes,
-            notes=notes,
-        )
-
-
 def build_once(
     kind: str,
     options: Mapping[str, Any],
     state: list[Any],
     name: str,
     place: StorePlace,
-    build: Callable[[OwnBuild], None],
+    build: Callable[[StoreBuild], None],
 ) -> Federation:
     """The federation that `build` writes, unless it is there: the same options, and data in the same state."""
     recorded = json.loads(json.dumps(dict(options), default=lambda value: str(by_path(value))))
@@ -80,7 +51,7 @@ def build_once(
     source = SourceSpec(name=kind, version=VERSION, options=recorded)
 
     def write(folder: Path) -> None:
-        build(OwnBuild(folder, name, source, place.progress or (lambda fraction, text: None)))
+        build(StoreBuild(folder, name, source, place.progress or (lambda fraction, text: None)))
 
     return open_or_write(name, source, place, write)
 

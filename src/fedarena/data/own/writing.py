@@ -9,7 +9,7 @@ from typing import IO, Any, overload
 import numpy as np
 
 from fedarena.data.own.parts import Arranged, Samples
-from fedarena.data.own.stores import OwnBuild
+from fedarena.data.registry import StoreBuild
 from fedarena.data.store.encoding import EncodedRows
 from fedarena.data.store.schema import AnyArray, ColumnSpec, TaskSpec
 
@@ -18,7 +18,7 @@ _SAMPLES_PER_REPORT = 64
 
 
 def write_samples(
-    build: OwnBuild,
+    build: StoreBuild,
     samples: Samples,
     arranged: Arranged,
     x: ColumnSpec,

@@ -123,14 +123,14 @@ def read_labels(
             return _of_vectors(name, vectors)
         lengths = pc.fill_null(pc.list_value_length(array), 1)
         if task == "multi_label" or not pc.all(pc.equal(lengths, 1)).as_py():
-            _check_kind(task, "multi_label", f"Column {quoted(name)} holds lists of labels")
+            _check_several(task, f"Column {quoted(name)} holds lists of labels")
             values = read_values(name, pa.chunked_array([pc.list_flatten(array)]), of_column, where, None)
             missing = np.array(array.is_null().to_numpy(zero_copy_only=False), dtype=bool)
             return _multi_hot(name, values, pc.list_parent_indices(array).to_numpy(), missing)
         first = pc.list_element(pc.if_else(array.is_null(), pa.scalar([None], array.type), array), 0)
         array = pa.chunked_array([first])
     if separator is not None:
-        _check_kind(task, "multi_label", f"label_separator says that column {quoted(name)} holds several labels")
+        _check_several(task, f"label_separator says that column {quoted(name)} holds several labels")
         return _separated(name, array, separator, of_column)
     if task == "multi_label":
         raise BadInputError(
@@ -170,9 +170,9 @@ def _rounded(name: str, numbers: AnyArray) -> AnyArray:
     return rounded
 
 
-def _check_kind(task: TableTask, found: TableTask, why: str) -> None:
-    if task not in ("auto", found):
-        raise BadInputError(f"{why}, which makes it a task of the kind {found}, not {task}.")
+def _check_several(task: TableTask, why: str) -> None:
+    if task not in ("auto", "multi_label"):
+        raise BadInputError(f"{why}, which makes it a task of the kind multi_label, not {task}.")
 
 
 def _single(name: str, values: Values, task: TableTask) -> Labels:

@@ -21,8 +21,8 @@ from fedarena.data.many_users.buckets import USER, Buckets
 from fedarena.data.many_users.clients import ChosenTexts, Published, TextClients
 from fedarena.data.many_users.texts import TextIndex
 from fedarena.data.own.parts import groups_of, renumbered
-from fedarena.data.own.stores import OwnBuild
 from fedarena.data.own.tables import OwnTable
+from fedarena.data.registry import StoreBuild
 from fedarena.data.sampling import Sampling
 from fedarena.data.splits import Split
 from fedarena.data.store.schema import PARTS, ColumnSpec, Group, IntArray
@@ -38,7 +38,7 @@ _COVERED = 0.95  # of the training texts, by a length that nobody gave
 
 
 def build_texts(
-    target: OwnBuild, table: OwnTable, columns: TextColumns, options: TextOptions, tokenizer: TextTokenizer
+    target: StoreBuild, table: OwnTable, columns: TextColumns, options: TextOptions, tokenizer: TextTokenizer
 ) -> None:
     """Writes the store of a table's texts."""
     has_labels = columns.label is not None
@@ -66,7 +66,7 @@ def build_texts(
 
 
 def _look(
-    target: OwnBuild,
+    target: StoreBuild,
     clients: TextClients,
     options: TextOptions,
     tokenizer: TextTokenizer,
@@ -106,7 +106,7 @@ def _look(
 
 
 def _write(
-    target: OwnBuild,
+    target: StoreBuild,
     clients: TextClients,
     division: Split | None,
     vocabulary: Vocabulary,

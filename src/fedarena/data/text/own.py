@@ -11,10 +11,10 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.files import write_bytes
 from fedarena.core.outside_text import quoted
 from fedarena.data.own.parts import DivisionOptions, Missing
-from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
+from fedarena.data.own.stores import StorePlace, build_once, name_of
 from fedarena.data.own.tables import OwnTable, TextForm
 from fedarena.data.own.who import Partition
-from fedarena.data.registry import Progress
+from fedarena.data.registry import Progress, StoreBuild
 from fedarena.data.splits import SplitKind
 from fedarena.data.store.federation import Federation
 from fedarena.data.text.building import build_texts
@@ -102,7 +102,7 @@ def texts_to_federation(
         None if content is None else hashlib.blake2b(content, digest_size=16).hexdigest(),
     ]
 
-    def build(target: OwnBuild) -> None:
+    def build(target: StoreBuild) -> None:
         build_texts(target, table, columns, options, maker)
 
     recorded = {"table": str(table.path or "in memory"), **columns.used, **options.recorded}

@@ -83,12 +83,12 @@ def add_points(
     )
 
 
-def add_baselines(figure: go.Figure, scores: Iterable[float], start: float, end: float, hover: str) -> None:
+def add_baselines(figure: go.Figure, scores: Iterable[float], end: float, hover: str) -> None:
     """A dashed line for what every trivial predictor scores."""
     for score in scores:
         figure.add_trace(
             go.Scatter(
-                x=[start, end],
+                x=[0.0, end],
                 y=[score, score],
                 mode="lines",
                 line={"color": QUIET_INK, "dash": "dash", "width": 1.5},

@@ -72,9 +72,11 @@ def regret_figure(found: OptimizerComparison, problem: str) -> go.Figure:
     return figure
 
 
-def ecdf_figure(grids: Mapping[str, GridValues], title: str = "How many configurations are good") -> go.Figure:
+def ecdf_figure(grids: Mapping[str, GridValues]) -> go.Figure:
     """The distribution of normalized regret over all configurations of each problem (Figures 3, 9 and 11)."""
-    figure = empty_figure(title, "normalized regret", "share of configurations", height=420)
+    figure = empty_figure(
+        "How many configurations are good", "normalized regret", "share of configurations", height=420
+    )
     for number, (name, grid) in enumerate(grids.items()):
         regrets, shares = ecdf(grid.regret_of(grid.values))
         kept = evenly(len(regrets), _MOST_POINTS)

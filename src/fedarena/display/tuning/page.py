@@ -30,9 +30,9 @@ _MOST_ROWS: Final = 500
 _STATES: Final = {"complete": "complete", "pruned": "pruned", "failed": "failed", "unfinished": "not finished"}
 
 
-def write_tuning_report(tuned: TunedStudy, path: Path | None = None) -> Path:
-    """Writes the report of a search as a self-contained page, by default into the folder of the study."""
-    path = path or tuned.path / REPORT_FILE
+def write_tuning_report(tuned: TunedStudy) -> Path:
+    """Writes the report of a search as a self-contained page into the folder of the study."""
+    path = tuned.path / REPORT_FILE
     plots = Plots()
     several = len(tuned.objectives) > 1
     sections = {

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from rich.progress import TaskID
 
 from fedarena.core.console import Screen
-from fedarena.display.progress import bars_of_runs
+from fedarena.display.progress import Bars
 from fedarena.display.tuning.page import value_text
 from fedarena.hpo.tune.observer import Ended, Incumbent, TuneObserver
 from fedarena.hpo.tune.plan import TuningPlan
 
 
-class TuneBars(TuneObserver):
+class TuneBars(Bars, TuneObserver):
     """A bar for the search with the best trial so far, and one for every trial at work; plain lines elsewhere."""
 
     def __init__(self, console: Screen):
-        self._console, self._live = console, console.is_terminal
+        super().__init__(console)
         self._trials = 0
-        self._progress = bars_of_runs(console)
         self._all: TaskID | None = None
         self._bars: dict[int, tuple[TaskID, int]] = {}
         self._preparing: TaskID | None = None
         self._said: set[str] = set()  # warnings are the same for most trials
         self._plan: TuningPlan | None = None
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> TuneBars:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def begin(self, plan: TuningPlan) -> None:
         """The study that the bars are about, once it is known."""
@@ -133,7 +120,3 @@ class TuneBars(TuneObserver):
             return ""
         info = self._plan.first.info
         return f"best {info.label} {info.text(incumbent.value)}, trial {incumbent.trial}"
-
-    def _say(self, text: str, style: str | None = None) -> None:
-        with self._lock:
-            self._console.say(text, style)

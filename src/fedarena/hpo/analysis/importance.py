@@ -3,14 +3,12 @@
 The variance of what a problem answers is divided among its hyperparameters and pairs of them. A table holds the whole
 grid, so the parts are exact sums over it and no model has to be fitted. Losses of configurations that diverge are huge
 or infinite and would be all of the variance; ranks are looked at instead, unless somebody asks for the values.
-
-Evaluations of a search do not fill a grid. There, Optuna fits a forest and divides the variance of its predictions.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -21,7 +19,6 @@ from scipy import stats
 from fedarena.core.errors import BadInputError
 from fedarena.hpo.analysis.regret import GridValues
 from fedarena.hpo.space import Space
-from fedarena.hpo.trajectory import Trajectory
 
 FloatArray = npt.NDArray[np.float64]
 Name = TypeVar("Name")
@@ -56,35 +53,6 @@ def grid_importance(space: Space, found: GridValues, of: Literal["ranks", "value
         together = _mean_over(cube, {one, other}) - marginals[one] - marginals[other]
         pairs[space.names[one], space.names[other]] = _share(together, total)
     return Importance(_largest_first(single), _largest_first(pairs))
-
-
-def search_importance(space: Space, trajectories: Sequence[Trajectory], seed: int = 0) -> Importance:
-    """The shares by a forest that Optuna fits to what searches evaluated with the most rounds; pairs are not told."""
-    try:
-        import optuna
-        from optuna.importance import FanovaImportanceEvaluator
-    except ImportError as error:
-        raise BadInputError("Optuna is not installed; pip install 'fedarena[hpo]'") from error
-    longest = max((int(one.rounds.max()) for one in trajectories if len(one)), default=0)
-    evaluations = [one for trajectory in trajectories for one in trajectory if one.rounds == longest]
-    if len(evaluations) < 2:
-        raise BadInputError("Importance needs at least two evaluations with the same number of rounds")
-    quiet = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        study = optuna.create_study()
-        scores = stats.rankdata([one.value for one in evaluations])
-        places = [space.places(one.configuration) for one in evaluations]
-        distributions = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in space.names}
-        for place, score in zip(places, scores, strict=True):
-            params = dict(zip(space.names, map(float, place), strict=True))
-            study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=float(score)))
-        varied = [name for column, name in enumerate(space.names) if len({place[column] for place in places}) > 1]
-        shares = FanovaImportanceEvaluator(seed=seed).evaluate(study, params=varied) if varied else {}
-    finally:
-        optuna.logging.set_verbosity(quiet)
-    single = {name: float(shares.get(name, 0.0)) for name in space.names}
-    return Importance(_largest_first(single), {})
 
 
 def _finite(values: FloatArray) -> FloatArray:

@@ -25,13 +25,13 @@ MOMENTS: Final = 200
 Contest = Mapping[str, Trajectory]
 
 
-def budget_shares(moments: int = MOMENTS, earliest: float = EARLIEST_SHARE) -> FloatArray:
+def budget_shares(moments: int = MOMENTS) -> FloatArray:
     """Shares of a budget at which optimizers are ranked, evenly spread on a log scale, the whole budget last.
 
     >>> budget_shares(4).round(6).tolist()
     [0.001, 0.01, 0.1, 1.0]
     """
-    shares = np.geomspace(earliest, 1.0, moments)
+    shares = np.geomspace(EARLIEST_SHARE, 1.0, moments)
     shares[-1] = 1.0
     return np.asarray(shares, dtype=np.float64)
 

@@ -45,12 +45,6 @@ class TrialCurves:
             raise BadInputError("There are no validation samples to tell the best round by")
         return best_rounds(self.losses)[:, self.note_rounds]
 
-    @property
-    def diverged_rounds(self) -> IntArray:
-        """``[trials]``: the first round whose validation loss was not finite; 0 for trials that did not diverge."""
-        bad = ~np.isfinite(self.losses)
-        return np.where(bad.any(1), bad.argmax(1) + 1, 0) if bad.shape[1] else np.zeros(len(self), dtype=np.int64)
-
     def best_so_far(self) -> TrialCurves:
         """The same with scores after the best round so far, for which every round must be noted."""
         if self.of_best:

@@ -8,27 +8,22 @@ then a sum of a few long vectors, where torch's own goes through each sample by 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
+
+from fedarena.train.replaced_layers import ReplacedLayers, Replacements
 
 _MOST_CLASSES = 64  # with more, torch's own softmax and lookup are as fast
 
 
-class SharedSamples(TorchFunctionMode):
+class SharedSamples(ReplacedLayers):
     """Within this context, layers that see the same samples in all trials are computed for all trials at once."""
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Replaces what is worth it, and leaves everything else alone."""
-        replacement = _REPLACEMENTS.get(function)
-        found = replacement(*args, **(kwargs or {})) if replacement else None
-        return function(*args, **(kwargs or {})) if found is None else found
+    def __init__(self) -> None:
+        super().__init__(_REPLACEMENTS)
 
 
 class _PartOfAGradient(torch.autograd.Function):
@@ -185,7 +180,7 @@ def shared_product(a: Tensor, b: Tensor) -> Tensor:
     return product
 
 
-_REPLACEMENTS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+_REPLACEMENTS: Replacements = {
     F.linear: _linear,
     torch.Tensor.__matmul__: _matmul,
     torch.Tensor.matmul: _matmul,

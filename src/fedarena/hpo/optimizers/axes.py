@@ -12,6 +12,7 @@ import numpy.typing as npt
 from fedarena.hpo.space import Hyperparameter, Space
 
 FloatArray = npt.NDArray[np.float64]
+_DRAWN = 64  # points at once, for one that was not proposed yet
 
 
 def has_order(one: Hyperparameter) -> bool:
@@ -97,9 +98,9 @@ class Tried:
         """The first of some points that was not proposed yet."""
         return next((point for point in points if not self.has(point)), None)
 
-    def draw_new(self, generator: np.random.Generator, tries: int = 64) -> FloatArray:
+    def draw_new(self, generator: np.random.Generator) -> FloatArray:
         """A point drawn uniformly, if possible one that was not proposed yet."""
-        points = self._axes.draw(tries, generator)
+        points = self._axes.draw(_DRAWN, generator)
         new = self.first_new(points)
         return points[0] if new is None else new
 

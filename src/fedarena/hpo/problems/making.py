@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,14 +79,14 @@ def problem(
     return TabularProblem(found, path, wanted, costs, declared.budget_s, rounds)
 
 
-def fitted_surrogate(table: Table, progress: Callable[[int, int], None] | None = None) -> Path:
+def fitted_surrogate(table: Table) -> Path:
     """The surrogate of a table in the cache, where it is put when it is first asked for; that takes a while."""
     from fedarena.hpo.surrogate import FORMAT, fit_surrogate, write_surrogate
 
     digest = settings_digest([FORMAT, table_checksum(table)])
     path = cache_folder() / "surrogates" / f"{as_file_name(table.problem)}-{digest}.npz"
     if not path.exists():
-        write_surrogate(fit_surrogate(table, progress=progress), path)
+        write_surrogate(fit_surrogate(table), path)
     return path
 
 

@@ -14,14 +14,15 @@ from fedarena.metrics.totals import COUNT
 from fedarena.models.augmentation import SAMPLE_KEYS, sample_keys
 from fedarena.models.keyed_random import at_step, derived, uniform_of
 from fedarena.models.spec import DataSpec
-from fedarena.models.tasks.base import TASKS, Task, Tensors, check_scores, cross_entropy
+from fedarena.models.tasks.base import TASKS, Tensors
+from fedarena.models.tasks.tokens import OfTokens
 
 MASK = "[MASK]"  # what the token is called that stands for a hidden one
 _CHOSEN, _CHANGED, _OTHER = 1, 2, 3  # purposes of random numbers
 
 
 @TASKS.register("masked_token")
-class MaskedToken(Task):
+class MaskedToken(OfTokens):
     """Predict tokens that are hidden from the model from those on both sides; cross-entropy of these alone.
 
     `share` of the tokens of a text are predicted, at least one: 80 % of them are replaced by a token that stands for
@@ -29,7 +30,6 @@ class MaskedToken(Task):
     sample while a model is trained, and on nothing but the text when it is scored.
     """
 
-    predicts = "tokens"
     kinds: ClassVar[tuple[str, ...]] = ("masked_token",)
     usual_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "perplexity")
 
@@ -45,8 +45,6 @@ class MaskedToken(Task):
         if not 0 < share < 1:
             raise BadInputError(f"task.share must be above 0 and below 1, not {share:g}")
         self.share = share
-        self._padding = -1 if spec.padding is None else spec.padding
-        self._unknown = -1 if spec.unknown is None else spec.unknown
         super().__init__(module, spec, metrics=metrics, lead=lead)
 
     @classmethod
@@ -84,9 +82,9 @@ class MaskedToken(Task):
         fate = uniform_of(_bits(keys, _CHANGED, tokens))
         other = torch.remainder(_bits(keys, _OTHER, tokens), self.spec.classes)
         changed = torch.where(fate < 0.8, self.mask_token, torch.where(fate < 0.9, other, tokens))
-        return (torch.where(self._chosen(batch), changed, tokens),)
+        return (torch.where(self._scored(batch), changed, tokens),)
 
-    def _chosen(self, batch: Tensors) -> Tensor:
+    def _scored(self, batch: Tensors) -> Tensor:
         """Which tokens are to be predicted."""
         tokens = batch["x"]
         is_token = tokens != self._padding
@@ -104,31 +102,11 @@ class MaskedToken(Task):
             key = at_step(key, token)
         return key
 
-    def mean(self, values: Tensor, batch: Tensors) -> Tensor:
-        """Over the tokens that are to be predicted."""
-        total, count = self._sums(values, batch)
-        if "mask" in batch:
-            total, count = total * batch["mask"], count * batch["mask"]
-        return total.sum() / count.sum().clamp(min=1)
-
-    def check_outputs(self, outputs: Tensor, batch: Tensors) -> None:
-        """There must be a score for every token of the vocabulary."""
-        check_scores(outputs, batch["y"], self.spec.classes)
-
-    def losses(self, outputs: Tensor, batch: Tensors) -> Tensor:
-        """Cross-entropy of every token."""
-        return cross_entropy(outputs, batch["y"])
-
     def seen(self, outputs: Tensor, batch: Tensors) -> Tensors:
         """What is right is -1 for tokens that the vocabulary lacks."""
         loss, count = self._sums(self.losses(outputs, batch), batch)
         right = torch.where(batch["y"] == self._unknown, -1, batch["y"])
-        return {**batch, "y": right, "loss": loss, COUNT: count, "scored": self._chosen(batch)}
-
-    def _sums(self, values: Tensor, batch: Tensors) -> tuple[Tensor, Tensor]:
-        """For every text the sum over its tokens that are to be predicted, and their number."""
-        chosen = self._chosen(batch)
-        return (values * chosen).sum(-1), chosen.sum(-1)
+        return {**batch, "y": right, "loss": loss, COUNT: count, "scored": self._scored(batch)}
 
 
 def _bits(keys: Tensor, purpose: int, like: Tensor) -> Tensor:

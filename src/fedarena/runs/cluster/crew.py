@@ -24,7 +24,7 @@ from fedarena.runs.cluster.messages import (
     unpack_measured,
     unpack_result,
 )
-from fedarena.runs.cluster.pool import Member, Patience, Pool, Task
+from fedarena.runs.cluster.pool import Member, Pool, Task
 from fedarena.runs.cluster.shared_states import SharedFolder
 from fedarena.runs.cluster.working import WorkerSaysError, work_off
 from fedarena.runs.cluster.workplace import Elsewhere, Workplace, workplace_of
@@ -42,7 +42,6 @@ def hire_crew(
     experiment: Experiment,
     note: Callable[[str], None],
     elsewhere: Elsewhere = None,
-    patience: Patience | None = None,
 ) -> RayCrew | None:
     """Gives the engine of a run its crew, if it is one that has such; `note` is told what the user should know.
 
@@ -52,7 +51,7 @@ def hire_crew(
     workplace = workplace_of(experiment.config.engine, elsewhere)
     if not isinstance(engine, RayEngine) or workplace is None or workplace.workers == 0:
         return None
-    crew = RayCrew(experiment, engine, workplace, note, patience)
+    crew = RayCrew(experiment, engine, workplace, note)
     engine.crew = crew
     return crew
 
@@ -66,7 +65,6 @@ class RayCrew:
         engine: RayEngine,
         workplace: Workplace,
         note: Callable[[str], None],
-        patience: Patience | None = None,
     ):
         import_ray()  # or a sentence, before anything is computed
         self._experiment, self._engine = experiment, engine
@@ -81,7 +79,7 @@ class RayCrew:
         try:
             check_room(self._ray, workplace, engine.hardware.is_gpu)
             hiring = hiring_for(self._ray, is_ours, engine, workplace, order, mine)
-            self.pool = Pool(self._ray, hiring, note, patience)
+            self.pool = Pool(self._ray, hiring, note)
             self.pool.open(_SECONDS_FOR_OTHERS, meanwhile=mine)
         except BaseException:
             self.close()

@@ -58,11 +58,6 @@ class RoundCost:
     kept_bytes: int = 0  # of either: what the clients of a shard keep between their rounds
     device: str = "cpu"  # that it was measured on
 
-    @property
-    def training_seconds(self) -> float:
-        """Of one worker that does all of it."""
-        return float(self.steps.sum()) * self.seconds_per_step
-
 
 @dataclass(frozen=True)
 class RoundEstimate:

@@ -87,9 +87,9 @@ class Hiring:
 class Pool:
     """Keeps workers at work. `ray` is the module."""
 
-    def __init__(self, ray: Any, hiring: Hiring, note: Callable[[str], None], patience: Patience | None = None):
+    def __init__(self, ray: Any, hiring: Hiring, note: Callable[[str], None]):
         self.ray, self._hiring, self.note = ray, hiring, note
-        self._patience = patience or Patience()
+        self._patience = Patience()
         self.at_once = hiring.at_once
         self.members: dict[int, Member] = {}  # who have answered
         self._asked: dict[Any, Member] = {}  # who have not, by where their answer will be

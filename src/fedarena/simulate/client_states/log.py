@@ -71,7 +71,7 @@ class StatePlace(NamedTuple):
 
     def read(self, folder: Path) -> Groups:
         """The state."""
-        return PackedState(self.layout, _read_checked(folder / self.file, self)).unpack()
+        return PackedState(self.layout, read_checked(folder / self.file, self.bytes, self.crc32, self.start)).unpack()
 
 
 class ClientStateLog:
@@ -128,7 +128,7 @@ class ClientStateLog:
         if place is None:
             return None
         path = self.path if place.part is None else self.path.with_name(place.part)
-        return PackedState(place.layout, _read_checked(path, place))
+        return PackedState(place.layout, read_checked(path, place.bytes, place.crc32, place.start))
 
     def place_in_part(self, client: int, unsettled: bool = False) -> StatePlace | None:
         """Where a client's state lies, if that is in a part, which others can read while the log itself grows."""
@@ -287,7 +287,7 @@ class ClientStateLog:
         return {client: place._replace(part=part.name) for client, place in log._unsettled.items()}
 
     def _damaged(self) -> DamagedFileError:
-        return _damaged(self.path)
+        return damaged_checkpoint(self.path)
 
 
 def write_part(folder: Path, name: str, states: Iterable[tuple[int, PackedState]]) -> StateFile:
@@ -297,20 +297,21 @@ def write_part(folder: Path, name: str, states: Iterable[tuple[int, PackedState]
     return StateFile(name, *part._end)
 
 
-def _read_checked(path: Path, place: _Place | StatePlace) -> bytes:
-    """The content of a record."""
+def read_checked(path: Path, length: int, crc32: int, start: int = 0) -> bytes:
+    """So many bytes of a checkpoint's file, with this checksum."""
     try:
         with reading(path), open(path, "rb") as file:
-            file.seek(place.start)
-            content = file.read(place.bytes)
+            file.seek(start)
+            content = file.read(length)
     except OSError as error:
         raise DamagedFileError(f"The checkpoint {path} cannot be read: {error.strerror}") from None
-    if len(content) != place.bytes or zlib.crc32(content) != place.crc32:
-        raise _damaged(path)
+    if len(content) != length or zlib.crc32(content) != crc32:
+        raise damaged_checkpoint(path)
     return content
 
 
-def _damaged(path: Path) -> DamagedFileError:
+def damaged_checkpoint(path: Path) -> DamagedFileError:
+    """That its content is not what was written."""
     return DamagedFileError(f"The checkpoint {path} is damaged: its content does not match its checksum")
 
 

@@ -48,6 +48,6 @@ def _against_cost(
             look[method.label],
             hovertemplate=f"{hover_value(metric)} after %{{x:.3~g}} {unit}",
         )
-    add_baselines(figure, baselines(runs, metric), 0.0, largest / factor, hover_value(metric))
+    add_baselines(figure, baselines(runs, metric), largest / factor, hover_value(metric))
     end_at_twice_the_start(figure, runs, metric)
     return figure

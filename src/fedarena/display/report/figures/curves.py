@@ -50,7 +50,7 @@ def metric_figure(
     look, runs = styles(methods_of(among or runs)), runs_with(runs, metric)
     figure = _over(runs, metric.name, metric.label, f"{as_title(metric)} over rounds", _ROUNDS, look)
     rounds = [curve["round"][-1] for run in runs if (curve := evaluation_curve(run))["round"].size]
-    add_baselines(figure, baselines(runs, metric), 0.0, max(rounds, default=1.0), hover_value(metric))
+    add_baselines(figure, baselines(runs, metric), max(rounds, default=1.0), hover_value(metric))
     end_at_twice_the_start(figure, runs, metric)
     return figure
 
@@ -100,7 +100,7 @@ def hours_figure(runs: Sequence[RunData], metric: MetricInfo | None = None) -> g
     factor, unit = fitting_unit(longest, HOURS)
     axis = Axis("hours", f"virtual time ({unit})", factor)
     figure = _over(runs, metric.name, metric.label, f"{as_title(metric)} over virtual {unit}", axis, look)
-    add_baselines(figure, baselines(runs, metric), 0.0, longest / factor, hover_value(metric))
+    add_baselines(figure, baselines(runs, metric), longest / factor, hover_value(metric))
     end_at_twice_the_start(figure, runs, metric)
     return figure
 
