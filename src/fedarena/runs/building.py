@@ -65,6 +65,7 @@ from fedarena.simulate import (
 from fedarena.simulate.edges import EDGES, Edges
 from fedarena.simulate.policies import POLICIES, POLICY_GROUP, Policy
 from fedarena.simulate.schedules import SCHEDULES, Schedule, check_schedule, prepare_schedule
+from fedarena.simulate.scoring import scores_in_jobs
 from fedarena.simulate.secure_aggregation import SECURE_AGGREGATIONS, SecureAggregation
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import (
@@ -73,6 +74,7 @@ from fedarena.train import (
     ClientData,
     CohortEngine,
     Engine,
+    count_scoring_flops,
     count_training_flops,
     personal_notes,
 )
@@ -346,6 +348,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         evaluation_part=config.evaluation.part,
         evaluate_every=config.evaluation.every,
         flops_per_sample=flops,
+        scoring_flops_per_sample=count_scoring_flops(task) if scores_in_jobs(algorithm, policy) else 0.0,
         compute_factor=flops / plain_flops if flops and plain_flops else 1.0,
         client_ids=data.client_ids,
         selector=selector,
