@@ -36,9 +36,11 @@ from fedarena.runs.notes import (
     adaptation_notes,
     last_layer_notes,
     local_notes,
+    partial_work_notes,
     schedule_notes,
     selector_notes,
     size_notes,
+    staleness_notes,
 )
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import (
@@ -292,6 +294,9 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             "samples as they are, which ε does not count; choose another aggregator"
         )
     warnings += [*mechanism.notes(), *selector_notes(config, facts)]
+    takes_time = fleet is not None or given.devices is not None
+    warnings += staleness_notes(config, aggregator, protocol, takes_time)
+    warnings += partial_work_notes(config, algorithm, protocol, takes_time)
     all_count_the_same = any(one.counts_clients_equally for one in (*transforms, *mechanism.transforms()))
     if all_count_the_same and is_own(type(algorithm).client_weight):
         warnings.append(

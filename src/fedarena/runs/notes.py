@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from fedarena.algorithms import LocalOnly, MinibatchSGD
@@ -11,9 +13,13 @@ from fedarena.models import ADAPTATIONS, MODELS, Task, trainable_parameters
 from fedarena.models.adaptation import called_instead_of_last
 from fedarena.privacy import RunFacts
 from fedarena.runs.config import RunConfig
-from fedarena.simulate import Simulation
+from fedarena.simulate import Protocol, Simulation
 from fedarena.simulate.selectors import BySize, LeavingSoon, PowerOfChoice
 from fedarena.train import Algorithm, LocalTraining, Work
+from fedarena.transforms import Aggregator
+from fedarena.transforms.aggregators import ByAge
+
+_ABOUT_AGE = ("staleness_exponent", "rescale")  # options of aggregators
 
 
 def adaptation_notes(config: RunConfig, task: Task) -> list[str]:
@@ -94,6 +100,36 @@ def selector_notes(config: RunConfig, facts: RunFacts) -> list[str]:
         f"selector={config.selector['name']} asks who leaves first, and with fleet={config.fleet['name']} and "
         f"protocol={config.protocol['name']} nobody leaves, so that it invites by chance"
     ]
+
+
+def staleness_notes(config: RunConfig, aggregator: Aggregator, protocol: Protocol, takes_time: bool) -> list[str]:
+    """Says so where it is set how much stale updates count, and none is stale or their age is not asked for."""
+    if is_own(type(aggregator)):
+        return []
+    usual = type(aggregator)()
+    changed = [name for name in _ABOUT_AGE if getattr(aggregator, name, None) != getattr(usual, name, None)]
+    if protocol.oldest_useful(1) == 1 or (math.isfinite(protocol.deadline_seconds) and not takes_time):
+        why = f"with fleet={config.fleet['name']} and protocol={config.protocol['name']} no update is stale"
+    elif isinstance(aggregator, ByAge) and aggregator.merging == "surgery":
+        why = "merging=surgery leaves updates their length"
+    else:
+        return []
+    return [f"aggregator.{name} changes nothing: {why}" for name in changed]
+
+
+def partial_work_notes(config: RunConfig, algorithm: Algorithm, protocol: Protocol, takes_time: bool) -> list[str]:
+    """Says so where clients could do less than whole jobs, and nobody ever does."""
+    partial = algorithm.partial_work
+    if partial is None:
+        return []
+    paced = partial.whole_jobs is not None and not protocol.overlaps
+    if not takes_time:
+        why = f"fleet={config.fleet['name']} nobody is ever late"
+    elif math.isinf(protocol.deadline_seconds) and not paced:
+        why = f"protocol={config.protocol['name']} there is no deadline"
+    else:
+        return []
+    return [f"Clients of {config.algorithm['name']} that would be late do less, but with {why}: all do whole jobs"]
 
 
 def local_notes(config: RunConfig, algorithm: Algorithm) -> list[str]:

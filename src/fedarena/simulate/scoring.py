@@ -25,8 +25,8 @@ def scored_samples(
     parts = _scored_parts(algorithm, policy)
 
     def scored(clients: IntArray) -> IntArray:
-        found: IntArray = times * np.sum([data.counts(clients, part) for part in parts], axis=0, dtype=np.int64)
-        return found
+        found: IntArray = np.sum([data.counts(clients, part) for part in parts], axis=0, dtype=np.int64)
+        return times * found
 
     return scored if parts else None
 

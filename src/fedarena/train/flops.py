@@ -51,7 +51,7 @@ def count_scoring_flops(task: Task) -> float:
     with torch.no_grad(), _without_libraries(), _Counter() as counter:
         task.loss(params, batch)
     task.module.train(was_training)
-    return counter.flops + _uncounted_flops(task) / 2
+    return float(counter.flops + _uncounted_flops(task) / 2)
 
 
 def _example(task: Task) -> Tensors:
