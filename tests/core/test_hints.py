@@ -135,7 +135,7 @@ def test_settings_of_a_network_are_of_no_effect_in_a_simulation_and_that_is_said
     assert not any("deploy" in line for line in prepare(resolve(settings), Observer()).warnings)
 
 
-_TOLD = ("changes nothing", "no round of", "does not ask for", "asks who", "would be late do less, but")
+_TOLD = ("changes nothing", "no round of", "does not ask for", "asks who", "asks how", "would be late do less, but")
 
 
 @pytest.mark.parametrize(
@@ -171,6 +171,22 @@ _TOLD = ("changes nothing", "no round of", "does not ask for", "asks who", "woul
         ),
         ({"algorithm": {"name": "fedprox", "partial_work": True}, "fleet": "uniform", "protocol": "deadline"}, None),
         ({"algorithm": "timelyfl", "fleet": "uniform", "protocol": "readiness"}, None),
+        (
+            {"algorithm": {"name": "timelyfl", "whole_jobs": 0.9}, "fleet": "uniform", "protocol": "deadline"},
+            "algorithm.whole_jobs changes nothing",
+        ),
+        ({"selector": {"name": "oort", "alpha": 5}}, "selector.alpha changes nothing: with fleet=ideal no job takes"),
+        ({"selector": {"name": "oort", "alpha": 5}, "fleet": "uniform", "protocol": "synchronous"}, None),
+        ({"policy": {"name": "by_speed", "usual": 7}}, "no time passes, so that everybody takes policy.usual=7 steps"),
+        ({"policy": "by_speed", "fleet": "uniform"}, None),
+        (
+            {"clock": {"leaving": "pause"}, "fleet": "uniform", "protocol": "synchronous"},
+            "clock.leaving=pause changes nothing: no phone of 'uniform' ever leaves",
+        ),
+        (
+            {"clock": {"leaving": "pause"}, "fleet": {"name": "uniform", "share": 0.9}, "protocol": "synchronous"},
+            None,
+        ),
         ({"selector": "leaving_soon"}, "selector=leaving_soon asks who leaves first, and with fleet=ideal"),
         ({"selector": "leaving_soon", "fleet": "fedscale", "protocol": "synchronous"}, None),
         ({"algorithm": "minibatch_sgd", "local": {"epochs": 3}}, "minibatch_sgd does not ask for local.epochs"),

@@ -41,6 +41,7 @@ from fedarena.runs.notes import (
     selector_notes,
     size_notes,
     staleness_notes,
+    timeless_notes,
 )
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import (
@@ -296,6 +297,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     warnings += [*mechanism.notes(), *selector_notes(config, facts)]
     takes_time = fleet is not None or given.devices is not None
     warnings += staleness_notes(config, aggregator, protocol, takes_time)
+    warnings += timeless_notes(config, selector, policy, takes_time)
     warnings += partial_work_notes(config, algorithm, protocol, takes_time)
     all_count_the_same = any(one.counts_clients_equally for one in (*transforms, *mechanism.transforms()))
     if all_count_the_same and is_own(type(algorithm).client_weight):

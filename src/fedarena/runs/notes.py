@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fedarena.algorithms import LocalOnly, MinibatchSGD
+from fedarena.algorithms import LocalOnly, MinibatchSGD, TimelyFL
 from fedarena.core.own import is_own
 from fedarena.core.words import counted
 from fedarena.models import ADAPTATIONS, MODELS, Task, trainable_parameters
@@ -14,12 +14,14 @@ from fedarena.models.adaptation import called_instead_of_last
 from fedarena.privacy import RunFacts
 from fedarena.runs.config import RunConfig
 from fedarena.simulate import Protocol, Simulation
-from fedarena.simulate.selectors import BySize, LeavingSoon, PowerOfChoice
+from fedarena.simulate.policies import BySpeed, Policy
+from fedarena.simulate.selectors import BySize, LeavingSoon, Oort, PowerOfChoice, Selector
 from fedarena.train import Algorithm, LocalTraining, Work
 from fedarena.transforms import Aggregator
 from fedarena.transforms.aggregators import ByAge
 
 _ABOUT_AGE = ("staleness_exponent", "rescale")  # options of aggregators
+_OF_DURATIONS = ("alpha", "pacer_percentile", "pacer_step", "pacer_window")  # options of `oort`
 
 
 def adaptation_notes(config: RunConfig, task: Task) -> list[str]:
@@ -117,6 +119,26 @@ def staleness_notes(config: RunConfig, aggregator: Aggregator, protocol: Protoco
     return [f"aggregator.{name} changes nothing: {why}" for name in changed]
 
 
+def timeless_notes(config: RunConfig, selector: Selector, policy: Policy | None, takes_time: bool) -> list[str]:
+    """Says so where it is asked how fast phones are, and no time passes."""
+    if takes_time:
+        return []
+    fleet, notes = config.fleet["name"], []
+    if selector.chooses_as(Oort):
+        usual = Oort()
+        notes += [
+            f"selector.{name} changes nothing: with fleet={fleet} no job takes longer than another"
+            for name in _OF_DURATIONS
+            if getattr(selector, name) != getattr(usual, name)
+        ]
+    if isinstance(policy, BySpeed) and type(policy).decide is BySpeed.decide:
+        notes.append(
+            f"policy={config.policy['name']} asks how fast phones are, and with fleet={fleet} no time passes, so that "
+            f"everybody takes policy.usual={policy.usual} steps"
+        )
+    return notes
+
+
 def partial_work_notes(config: RunConfig, algorithm: Algorithm, protocol: Protocol, takes_time: bool) -> list[str]:
     """Says so where clients could do less than whole jobs, and nobody ever does."""
     partial = algorithm.partial_work
@@ -127,6 +149,9 @@ def partial_work_notes(config: RunConfig, algorithm: Algorithm, protocol: Protoc
         why = f"fleet={config.fleet['name']} nobody is ever late"
     elif math.isinf(protocol.deadline_seconds) and not paced:
         why = f"protocol={config.protocol['name']} there is no deadline"
+    elif isinstance(algorithm, TimelyFL) and math.isfinite(protocol.deadline_seconds):
+        changed = partial != TimelyFL().partial_work
+        return ["algorithm.whole_jobs changes nothing: clients aim at the protocol's deadline"] * changed
     else:
         return []
     return [f"Clients of {config.algorithm['name']} that would be late do less, but with {why}: all do whole jobs"]
