@@ -178,6 +178,18 @@ _TOLD = ("changes nothing", "no round of", "does not ask for", "asks who", "asks
         ({"selector": {"name": "oort", "alpha": 5}}, "selector.alpha changes nothing: with fleet=ideal no job takes"),
         ({"selector": {"name": "oort", "alpha": 5}, "fleet": "uniform", "protocol": "synchronous"}, None),
         ({"policy": {"name": "by_speed", "usual": 7}}, "no time passes, so that everybody takes policy.usual=7 steps"),
+        (
+            {"policy": {"name": "fedex", "bound": 5, "judged_on": "train"}},
+            "policy.bound changes nothing: it is for private runs",
+        ),
+        (
+            {"policy": {"name": "personalized_fedex", "code_size": 3, "judged_on": "train"}},
+            "policy.code_size changes nothing: with code=labels",
+        ),
+        (
+            {"policy": {"name": "personalized_fedex", "code": "random", "code_size": 3, "judged_on": "train"}},
+            None,
+        ),
         ({"policy": "by_speed", "fleet": "uniform"}, None),
         (
             {"clock": {"leaving": "pause"}, "fleet": "uniform", "protocol": "synchronous"},

@@ -37,6 +37,7 @@ from fedarena.runs.notes import (
     last_layer_notes,
     local_notes,
     partial_work_notes,
+    policy_notes,
     schedule_notes,
     selector_notes,
     size_notes,
@@ -297,6 +298,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     warnings += [*mechanism.notes(), *selector_notes(config, facts)]
     takes_time = fleet is not None or given.devices is not None
     warnings += staleness_notes(config, aggregator, protocol, takes_time)
+    warnings += policy_notes(config, policy)
     warnings += timeless_notes(config, selector, policy, takes_time)
     warnings += partial_work_notes(config, algorithm, protocol, takes_time)
     all_count_the_same = any(one.counts_clients_equally for one in (*transforms, *mechanism.transforms()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,13 +15,14 @@ from fedarena.models.adaptation import called_instead_of_last
 from fedarena.privacy import RunFacts
 from fedarena.runs.config import RunConfig
 from fedarena.simulate import Protocol, Simulation
-from fedarena.simulate.policies import BySpeed, Policy
+from fedarena.simulate.policies import BySpeed, FedEx, PersonalizedFedEx, Policy
 from fedarena.simulate.selectors import BySize, LeavingSoon, Oort, PowerOfChoice, Selector
 from fedarena.train import Algorithm, LocalTraining, Work
 from fedarena.transforms import Aggregator
 from fedarena.transforms.aggregators import ByAge
 
 _ABOUT_AGE = ("staleness_exponent", "rescale")  # options of aggregators
+_OF_PRIVATE = ("bound", "scale")  # options of `fedex`
 _OF_DURATIONS = ("alpha", "pacer_percentile", "pacer_step", "pacer_window")  # options of `oort`
 
 
@@ -108,8 +110,7 @@ def staleness_notes(config: RunConfig, aggregator: Aggregator, protocol: Protoco
     """Says so where it is set how much stale updates count, and none is stale or their age is not asked for."""
     if is_own(type(aggregator)):
         return []
-    usual = type(aggregator)()
-    changed = [name for name in _ABOUT_AGE if getattr(aggregator, name, None) != getattr(usual, name, None)]
+    changed = _changed(aggregator, type(aggregator)(), _ABOUT_AGE)
     if protocol.oldest_useful(1) == 1 or (math.isfinite(protocol.deadline_seconds) and not takes_time):
         why = f"with fleet={config.fleet['name']} and protocol={config.protocol['name']} no update is stale"
     elif isinstance(aggregator, ByAge) and aggregator.merging == "surgery":
@@ -119,17 +120,34 @@ def staleness_notes(config: RunConfig, aggregator: Aggregator, protocol: Protoco
     return [f"aggregator.{name} changes nothing: {why}" for name in changed]
 
 
+def _changed(part: object, usual: object, options: Sequence[str]) -> list[str]:
+    """Which of these options, as far as there are such, are not as they usually are."""
+    return [name for name in options if getattr(part, name, None) != getattr(usual, name, None)]
+
+
+def policy_notes(config: RunConfig, policy: Policy | None) -> list[str]:
+    """Says so where options of a policy are set that are for private runs, or for other codes of clients."""
+    if type(policy) not in (FedEx, PersonalizedFedEx):
+        return []
+    usual, notes = type(policy)(), []
+    if config.privacy["name"] == "none":
+        notes += [
+            f"policy.{name} changes nothing: it is for private runs" for name in _changed(policy, usual, _OF_PRIVATE)
+        ]
+    if isinstance(policy, PersonalizedFedEx) and policy.code == "labels" and _changed(policy, usual, ["code_size"]):
+        notes.append("policy.code_size changes nothing: with code=labels a code has a number for every label")
+    return notes
+
+
 def timeless_notes(config: RunConfig, selector: Selector, policy: Policy | None, takes_time: bool) -> list[str]:
     """Says so where it is asked how fast phones are, and no time passes."""
     if takes_time:
         return []
     fleet, notes = config.fleet["name"], []
     if selector.chooses_as(Oort):
-        usual = Oort()
         notes += [
             f"selector.{name} changes nothing: with fleet={fleet} no job takes longer than another"
-            for name in _OF_DURATIONS
-            if getattr(selector, name) != getattr(usual, name)
+            for name in _changed(selector, Oort(), _OF_DURATIONS)
         ]
     if isinstance(policy, BySpeed) and type(policy).decide is BySpeed.decide:
         notes.append(
