@@ -135,7 +135,15 @@ def test_settings_of_a_network_are_of_no_effect_in_a_simulation_and_that_is_said
     assert not any("deploy" in line for line in prepare(resolve(settings), Observer()).warnings)
 
 
-_TOLD = ("changes nothing", "no round of", "does not ask for", "asks who", "asks how", "would be late do less, but")
+_TOLD = (
+    "changes nothing",
+    "no round of",
+    "does not ask for",
+    "asks who",
+    "asks how",
+    "asks candidates",
+    "would be late do less, but",
+)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +198,8 @@ _TOLD = ("changes nothing", "no round of", "does not ask for", "asks who", "asks
             {"policy": {"name": "personalized_fedex", "code": "random", "code_size": 3, "judged_on": "train"}},
             None,
         ),
+        ({"selector": "power_of_choice"}, "asks candidates for the loss of the current model, 2 times as many"),
+        ({"selector": {"name": "power_of_choice", "losses": "latest"}}, None),
         ({"policy": "by_speed", "fleet": "uniform"}, None),
         (
             {"clock": {"leaving": "pause"}, "fleet": "uniform", "protocol": "synchronous"},

@@ -97,13 +97,20 @@ def schedule_notes(config: RunConfig, simulation: Simulation) -> list[str]:
 
 
 def selector_notes(config: RunConfig, facts: RunFacts) -> list[str]:
-    """Says so where clients are chosen by when they leave, and nobody leaves."""
-    if not facts.selector.chooses_as(LeavingSoon) or facts.phones_leave:
-        return []
-    return [
-        f"selector={config.selector['name']} asks who leaves first, and with fleet={config.fleet['name']} and "
-        f"protocol={config.protocol['name']} nobody leaves, so that it invites by chance"
-    ]
+    """Says so where clients are chosen by when they leave, and nobody leaves; and what is asked of them for nothing."""
+    selector, name = facts.selector, config.selector["name"]
+    if selector.chooses_as(LeavingSoon) and not facts.phones_leave:
+        return [
+            f"selector={name} asks who leaves first, and with fleet={config.fleet['name']} and "
+            f"protocol={config.protocol['name']} nobody leaves, so that it invites by chance"
+        ]
+    if isinstance(selector, PowerOfChoice) and selector.losses == "current" and selector.oversample > 1:
+        return [
+            f"selector={name} asks candidates for the loss of the current model, {selector.oversample:g} times as many "
+            "as it invites, which is counted neither as time nor as bytes or operations; with selector.losses=latest "
+            "nobody is asked"
+        ]
+    return []
 
 
 def staleness_notes(config: RunConfig, aggregator: Aggregator, protocol: Protocol, takes_time: bool) -> list[str]:
