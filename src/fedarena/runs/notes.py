@@ -134,7 +134,7 @@ def _changed(part: object, usual: object, options: Sequence[str]) -> list[str]:
 
 def policy_notes(config: RunConfig, policy: Policy | None) -> list[str]:
     """Says so where options of a policy are set that are for private runs, or for other codes of clients."""
-    if type(policy) not in (FedEx, PersonalizedFedEx):
+    if not isinstance(policy, FedEx | PersonalizedFedEx) or is_own(type(policy)):
         return []
     usual, notes = type(policy)(), []
     if config.privacy["name"] == "none":
