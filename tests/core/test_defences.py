@@ -366,12 +366,17 @@ def test_what_else_clients_send_goes_with_their_updates() -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_age_shrinks_updates(rule) -> None:
     ages = np.array([0, 3, 0, 1, 0, 0, 8])
-    matrix, step = drawn(2, 7, 4), trusting(drawn(2, 7, 4)[0])
+    matrix, own = drawn(2, 7, 4), drawn(2, 7, 4)[0]
+    step = trusting(own)
     stale, _, _ = concluded(rule, rows_of(matrix, staleness=ages), step=step)
     factors = np.ones(7) if isinstance(rule, SignMajority) else (1.0 + ages) ** -0.5
     np.testing.assert_allclose(rule.factors(ages), factors)
     if isinstance(rule, NormBound):  # shrunk after the bound
         shortened = [row * min(1.0, 1 / np.linalg.norm(row)) for row in matrix]
         np.testing.assert_allclose(vector_of(stale), (factors[:, None] * shortened).mean(0))
+    elif isinstance(rule, FLTrust):  # shrunk after all are of one length
+        trust = in_numpy.fl_trust(matrix, own)[1]
+        made_alike = matrix / np.linalg.norm(matrix, axis=1, keepdims=True) * np.linalg.norm(own)
+        np.testing.assert_allclose(vector_of(stale), (trust * factors) @ made_alike / trust.sum())
     else:
         np.testing.assert_allclose(vector_of(stale), vector(rule, matrix * factors[:, None], step=step))

@@ -319,6 +319,7 @@ RATINGS = DataSpec("rating", 1, (), inputs=(InputSpec("user", (), 5), InputSpec(
         (lambda: LabelFlip(to="class", target=10), PICTURES, "attack.target must be a class from 0 to 9, not 10"),
         (lambda: LabelFlip(to="permutation", permutation=(0, 1)), PICTURES, "attack.permutation must hold every class"),
         (lambda: LabelFlip(permutation=(1, 0)), PICTURES, "attack.permutation is for attack.to=permutation"),
+        (lambda: LabelFlip(target=3), PICTURES, "attack.target is for attack.to=class, not for next"),
         (lambda: LabelFlip(), TEXTS, "label_flip needs samples with labels, and this federation has sequences"),
         (lambda: LabelFlip(), DataSpec("regression", 1, (4,)), "label_flip needs samples with labels"),
         (lambda: LabelFlip(poisoned_share=0.0), PICTURES, "attack.poisoned_share must be above 0"),

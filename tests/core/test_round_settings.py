@@ -48,7 +48,7 @@ def run(folder: Path, **settings: Any) -> Any:
 
 def speeds(clients: Any, numbers: Any) -> Speeds:
     each = np.array([0.1, 0.2, 0.4, 0.8])[clients]
-    return Speeds(np.full(len(clients), 1.0), each, np.full(len(clients), 3.0))
+    return Speeds(np.full(len(clients), 1.0), each, np.full(len(clients), 2.5), np.full(len(clients), 0.5))
 
 
 def by_speed(samples: int = 1000, algorithm: Algorithm | None = None, **options: Any) -> BySpeed:

@@ -45,16 +45,17 @@ def test_records_are_what_jobs_took(deployed, tmp_path):
     np.testing.assert_allclose(took, uploads)
 
 
-def test_records_of_a_method_that_trains_two_models_are_of_plain_training(tmp_path):
-    """As simulations take them, in which such a method takes twice as long as that."""
+@pytest.mark.parametrize("algorithm", ["ditto", "qfedavg"])
+def test_records_of_a_method_that_computes_more_are_of_plain_training(algorithm, tmp_path):
+    """As simulations take them, in which two models take twice as long as that, and a loss alone a third."""
     folder, invitations = deploy_folder(tmp_path / "deploy")
-    server, _ = play(folder, invitations, small_config(algorithm="ditto", rounds=2))
+    server, _ = play(folder, invitations, small_config(algorithm=algorithm, rounds=2))
     found = write_records(server.run.folder, tmp_path / "records")
     jobs = [job for job in fedarena.load(server.run.folder).jobs.to_pylist() if job["outcome"] == "used"]
     first = min(job["index"] for job in jobs)
     own = [job for job in jobs if job["index"] == first]
     fleet = {"name": "profiles", "files": str(tmp_path / "records"), "model": found.model, "in_order": True}
-    simulation = prepare(small_config(algorithm="ditto", rounds=2, fleet=fleet), Observer()).simulation
+    simulation = prepare(small_config(algorithm=algorithm, rounds=2, fleet=fleet), Observer()).simulation
     planned = simulation.world(None).phones.plan(np.array([first]), np.array([0]), np.zeros(1), 0)
     seconds = sum(max(job["trained_seconds"] - job["downloaded_seconds"], 1e-6) for job in own)
     each = seconds / sum(job["samples"] for job in own)

@@ -325,6 +325,10 @@ def test_costs_are_of_what_is_really_sent(tmp_path: Path) -> None:
     batches = raw(tmp_path, settings={"algorithm": {"name": "minibatch_sgd", "fraction": 0.01}})
     plain = {**CONFIGURATION, "local.weight_decay": 0.0}
     assert (whole.steps, batches.round_work(plain, 0.4).steps) == (2, 1)
+    fair = raw(tmp_path, settings={"algorithm": "qfedavg"})  # whose clients compute a loss on all samples before
+    federation = fair.federation
+    batch = np.ceil(federation.counts(federation.clients("train"), "train") / CONFIGURATION["local.batch_size"])
+    assert fair.round_work(CONFIGURATION, 0.4).steps == pytest.approx(2 + batch.mean() / 3)
     ranks = {**SETTINGS, "model": "mlp", "adaptation": "lora", "search": {"adaptation.rank": [1, 4]}}
     adapted = fedarena.hpo.problem(ranks, "raw", runs_folder=tmp_path)
     assert isinstance(adapted, RawProblem)

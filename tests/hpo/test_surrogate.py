@@ -18,6 +18,7 @@ from fedarena.cli import main
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.hpo import Fidelity
 from fedarena.hpo.problems.declared import find_declared
+from fedarena.hpo.space import Space
 from fedarena.hpo.surrogate import (
     Surrogate,
     fit_surrogate,
@@ -104,6 +105,19 @@ def test_what_the_table_does_not_reach_is_not_answered(tmp_path: Path) -> None:
     assert np.isfinite(asked.query(on_grid).value)
     with pytest.raises(BadInputError, match=r"one of 0.01, 0.1, not 1.0: the table .*part.parquet knows no more"):
         asked.query({**on_grid, "local.lr": 1.0})
+
+
+def test_steps_between_those_of_the_table_cost_what_lies_between(fitted: Surrogate) -> None:
+    """A method may take steps, or what costs as much, beside those that are searched."""
+    lr, steps = (0.1, 1.0), (1, 4)
+    work = {name: np.full((4, 2), 2.0) for name in ("clients", "download_bytes", "upload_bytes")}
+    besides = np.array([[10.5], [10.5], [20.5], [20.5]])
+    work["steps"] = np.tile([1.0, 4.0], 2)[:, None] + besides + np.zeros((4, 2))
+    space = Space.parse({"local.lr": {"from": 0.1, "to": 1.0, "log": True}, "local.steps": {"from": 1, "to": 4}})
+    made = replace(fitted, space=space, grid={"local.lr": lr, "local.steps": steps}, work=work)
+    for asked, expected in (((0.1, 1), 11.5), ((0.12, 3), 13.5), ((1.0, 4), 24.5), ((0.9, 2), 22.5)):
+        configuration = dict(zip(("local.lr", "local.steps"), asked, strict=True))
+        assert made.round_work(configuration, RATES[0]).steps == pytest.approx(expected)
 
 
 def test_rows_of_one_curve_never_straddle_folds() -> None:

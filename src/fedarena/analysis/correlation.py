@@ -39,6 +39,7 @@ from fedarena.runs.config import RunConfig, resolve
 from fedarena.runs.observer import Observer
 from fedarena.simulate import Simulation
 from fedarena.storage.run_data import RunData, flatten_settings
+from fedarena.train.systems_hooks import FORWARD_SHARE
 
 # By protocol the end of the names of metrics that should foretell how its runs end.
 SUFFIXES = {"deadline": "-R", "readiness": "-T"}
@@ -260,6 +261,11 @@ def metric_options(simulation: Simulation, repetitions: int) -> HeterogeneityOpt
     updates have arrived as the run asks for, so that they see the same hours of the clients' traces.
     """
     load, clients = simulation.load(), simulation.training_clients
+    trained = float(load.processed_samples(clients, np.ones(len(clients))).mean())
+    scored = 0.0 if load.scored_samples is None else float(load.scored_samples(clients).mean())
+    # Devices are timed at plain training: a method that does more on a sample is as slow as one with more samples.
+    samples = trained * load.compute_factor + scored * FORWARD_SHARE
+    flops = trained * load.flops_per_sample + scored * load.scoring_flops_per_sample
     share = getattr(simulation.protocol, "share", PAPER_OPTIONS.ready_share)
     limited = math.isfinite(simulation.protocol.deadline_seconds)
     return replace(
@@ -272,9 +278,8 @@ def metric_options(simulation: Simulation, repetitions: int) -> HeterogeneityOpt
         break_seconds=simulation.clock.overhead_seconds or PAPER_OPTIONS.break_seconds,
         model_bytes=load.download_bytes,
         upload_bytes=load.upload_bytes,
-        # Devices are timed at plain training: a method that does more on a sample is as slow as one with more samples.
-        samples=float(load.processed_samples(clients, np.ones(len(clients))).mean()) * load.compute_factor,
-        flops_per_sample=load.flops_per_sample / load.compute_factor,
+        samples=samples,
+        flops_per_sample=flops / samples,
         repetitions=repetitions,
     )
 

@@ -25,8 +25,10 @@ from fedarena.core.sealed_json import read_sealed
 from fedarena.metrics import USED
 from fedarena.runs.config import read_settings, resolve
 from fedarena.runs.deployed import DEPLOYED
+from fedarena.simulate.scoring import SCORED_SAMPLES
 from fedarena.storage.run_data import load_run
 from fedarena.storage.run_files import CONFIG_FILE
+from fedarena.train.systems_hooks import FORWARD_SHARE
 
 _LEAST_SECONDS = 1e-6  # clocks tell no less
 _TIMES = ("begin_seconds", "downloaded_seconds", "trained_seconds", "uploaded_seconds")
@@ -86,14 +88,19 @@ def overhead_seconds(rounds: pa.Table, jobs: pa.Table) -> float:
 
 
 def _record(jobs: pa.Table, name: str, model: str, batch_size: int, factor: float) -> dict[str, Any]:
-    """What these jobs tell of a device, on which the method computes so many times as long as plain training would."""
+    """What these jobs tell of a device, on which the method computes so many times as long as plain training would.
+
+    Losses that it computed beside its training took their part of the time.
+    """
     begin, downloaded, trained, uploaded = (jobs[column].to_numpy() for column in _TIMES)
-    samples = jobs["samples"].to_numpy()
+    work = factor * jobs["samples"].to_numpy()
+    if SCORED_SAMPLES in jobs.column_names:
+        work = work + FORWARD_SHARE * jobs[SCORED_SAMPLES].to_numpy()
     seconds = np.maximum(trained - downloaded, _LEAST_SECONDS)
     joules = jobs["joules"].to_numpy(zero_copy_only=False).astype(np.float64)
     known = np.isfinite(joules)
     watts = float(joules[known].sum() / seconds[known].sum()) if known.any() else None
-    each = seconds / np.maximum(samples, 1) / factor
+    each = seconds / np.maximum(work, factor)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -103,7 +110,7 @@ def _record(jobs: pa.Table, name: str, model: str, batch_size: int, factor: floa
                 "model": model,
                 "batch_size": batch_size,
                 "seconds_per_sample": {
-                    "mean": float(seconds.sum() / samples.sum() / factor),
+                    "mean": float(seconds.sum() / work.sum()),
                     "median": float(np.median(each)),
                 },
                 "flops_per_sample": None,

@@ -35,7 +35,7 @@ class RoundWork:
     clients: Any  # in a round
     download_bytes: Any  # of each client
     upload_bytes: Any
-    steps: Any  # gradient steps of each client
+    steps: Any  # gradient steps of each client, and a third for every batch of which it computes a loss alone
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ TREES = (10, 20)
 DEPTHS = (10, 15, 20)
 FORMAT = 1
 _MOST_ROUNDS = 20  # of a curve that are rows; neighbouring ones say nearly the same
+_STEPS = "local.steps"
 _CEILING = 10.0  # losses beyond so many times the usual first one are all the same: diverged
 FloatArray = npt.NDArray[np.float64]
 Progress = Callable[[int, int], None]  # fits that are done, of how many
@@ -79,17 +80,22 @@ class Surrogate:
         return np.array([named[column] for column in self.columns], dtype=np.float32).astype(np.float64)
 
     def round_work(self, configuration: Mapping[str, Any], rate: float) -> RoundWork:
-        """What a round asks of the system: as at the nearest point of the grid."""
-        place = 0
+        """What a round asks of the system: as at the nearest point of the grid; steps as between those beside it."""
+        nearest = {}
         for name, values in self.grid.items():
             here = _feature(self.space, name, configuration[name])
-            distances = [abs(_feature(self.space, name, value) - here) for value in values]
-            place = place * len(values) + int(np.argmin(distances))
-        column = self.rates.index(rate)
-        asked = {name: self.work[name][place, column].item() for name in WORK}
-        if "local.steps" in configuration:
-            asked["steps"] = configuration["local.steps"]
+            nearest[name] = int(np.argmin([abs(_feature(self.space, name, value) - here) for value in values]))
+        asked = self._work_at(nearest, rate)
+        if _STEPS in configuration:
+            grid = sorted((value, place) for place, value in enumerate(self.grid[_STEPS]))
+            steps = [self._work_at(nearest | {_STEPS: place}, rate)["steps"] for _, place in grid]
+            asked["steps"] = float(np.interp(configuration[_STEPS], [value for value, _ in grid], steps))
         return RoundWork(**asked)
+
+    def _work_at(self, places: Mapping[str, int], rate: float) -> dict[str, Any]:
+        """What it asks at a point of the grid."""
+        place = np.ravel_multi_index([places[name] for name in self.grid], [len(one) for one in self.grid.values()])
+        return {name: self.work[name][place, self.rates.index(rate)].item() for name in WORK}
 
 
 class SurrogateProblem(Problem):

@@ -36,9 +36,13 @@ from fedarena.runs.notes import (
     adaptation_notes,
     last_layer_notes,
     local_notes,
+    partial_work_notes,
+    policy_notes,
     schedule_notes,
     selector_notes,
     size_notes,
+    staleness_notes,
+    timeless_notes,
 )
 from fedarena.runs.observer import Observer
 from fedarena.runs.opening import (
@@ -65,6 +69,7 @@ from fedarena.simulate import (
 from fedarena.simulate.edges import EDGES, Edges
 from fedarena.simulate.policies import POLICIES, POLICY_GROUP, Policy
 from fedarena.simulate.schedules import SCHEDULES, Schedule, check_schedule, prepare_schedule
+from fedarena.simulate.scoring import scores_in_jobs
 from fedarena.simulate.secure_aggregation import SECURE_AGGREGATIONS, SecureAggregation
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import (
@@ -73,6 +78,7 @@ from fedarena.train import (
     ClientData,
     CohortEngine,
     Engine,
+    count_scoring_flops,
     count_training_flops,
     personal_notes,
 )
@@ -290,6 +296,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             "samples as they are, which ε does not count; choose another aggregator"
         )
     warnings += [*mechanism.notes(), *selector_notes(config, facts)]
+    takes_time = fleet is not None or given.devices is not None
+    warnings += staleness_notes(config, aggregator, protocol, takes_time)
+    warnings += policy_notes(config, policy)
+    warnings += timeless_notes(config, selector, policy, takes_time)
+    warnings += partial_work_notes(config, algorithm, protocol, takes_time)
     all_count_the_same = any(one.counts_clients_equally for one in (*transforms, *mechanism.transforms()))
     if all_count_the_same and is_own(type(algorithm).client_weight):
         warnings.append(
@@ -346,6 +357,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         evaluation_part=config.evaluation.part,
         evaluate_every=config.evaluation.every,
         flops_per_sample=flops,
+        scoring_flops_per_sample=count_scoring_flops(task) if scores_in_jobs(algorithm, policy) else 0.0,
         compute_factor=flops / plain_flops if flops and plain_flops else 1.0,
         client_ids=data.client_ids,
         selector=selector,

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
-from fedarena.algorithms import LocalOnly, MinibatchSGD
+from fedarena.algorithms import LocalOnly, MinibatchSGD, TimelyFL
 from fedarena.core.own import is_own
 from fedarena.core.words import counted
 from fedarena.models import ADAPTATIONS, MODELS, Task, trainable_parameters
 from fedarena.models.adaptation import called_instead_of_last
 from fedarena.privacy import RunFacts
 from fedarena.runs.config import RunConfig
-from fedarena.simulate import Simulation
-from fedarena.simulate.selectors import BySize, LeavingSoon, PowerOfChoice
+from fedarena.simulate import Protocol, Simulation
+from fedarena.simulate.policies import BySpeed, FedEx, PersonalizedFedEx, Policy
+from fedarena.simulate.selectors import BySize, LeavingSoon, Oort, PowerOfChoice, Selector
 from fedarena.train import Algorithm, LocalTraining, Work
+from fedarena.transforms import Aggregator
+from fedarena.transforms.aggregators import ByAge
+
+_ABOUT_AGE = ("staleness_exponent", "rescale")  # options of aggregators
+_OF_PRIVATE = ("bound", "scale")  # options of `fedex`
+_OF_DURATIONS = ("alpha", "pacer_percentile", "pacer_step", "pacer_window")  # options of `oort`
 
 
 def adaptation_notes(config: RunConfig, task: Task) -> list[str]:
@@ -87,13 +97,89 @@ def schedule_notes(config: RunConfig, simulation: Simulation) -> list[str]:
 
 
 def selector_notes(config: RunConfig, facts: RunFacts) -> list[str]:
-    """Says so where clients are chosen by when they leave, and nobody leaves."""
-    if not facts.selector.chooses_as(LeavingSoon) or facts.phones_leave:
+    """Says so where clients are chosen by when they leave, and nobody leaves; and what is asked of them for nothing."""
+    selector, name = facts.selector, config.selector["name"]
+    if selector.chooses_as(LeavingSoon) and not facts.phones_leave:
+        return [
+            f"selector={name} asks who leaves first, and with fleet={config.fleet['name']} and "
+            f"protocol={config.protocol['name']} nobody leaves, so that it invites by chance"
+        ]
+    if isinstance(selector, PowerOfChoice) and selector.losses == "current" and selector.oversample > 1:
+        return [
+            f"selector={name} asks candidates for the loss of the current model, {selector.oversample:g} times as many "
+            "as it invites, which is counted neither as time nor as bytes or operations; with selector.losses=latest "
+            "nobody is asked"
+        ]
+    return []
+
+
+def staleness_notes(config: RunConfig, aggregator: Aggregator, protocol: Protocol, takes_time: bool) -> list[str]:
+    """Says so where it is set how much stale updates count, and none is stale or their age is not asked for."""
+    if is_own(type(aggregator)):
         return []
-    return [
-        f"selector={config.selector['name']} asks who leaves first, and with fleet={config.fleet['name']} and "
-        f"protocol={config.protocol['name']} nobody leaves, so that it invites by chance"
-    ]
+    changed = _changed(aggregator, type(aggregator)(), _ABOUT_AGE)
+    if protocol.oldest_useful(1) == 1 or (math.isfinite(protocol.deadline_seconds) and not takes_time):
+        why = f"with fleet={config.fleet['name']} and protocol={config.protocol['name']} no update is stale"
+    elif isinstance(aggregator, ByAge) and aggregator.merging == "surgery":
+        why = "merging=surgery leaves updates their length"
+    else:
+        return []
+    return [f"aggregator.{name} changes nothing: {why}" for name in changed]
+
+
+def _changed(part: object, usual: object, options: Sequence[str]) -> list[str]:
+    """Which of these options, as far as there are such, are not as they usually are."""
+    return [name for name in options if getattr(part, name, None) != getattr(usual, name, None)]
+
+
+def policy_notes(config: RunConfig, policy: Policy | None) -> list[str]:
+    """Says so where options of a policy are set that are for private runs, or for other codes of clients."""
+    if not isinstance(policy, FedEx | PersonalizedFedEx) or is_own(type(policy)):
+        return []
+    usual, notes = type(policy)(), []
+    if config.privacy["name"] == "none":
+        notes += [
+            f"policy.{name} changes nothing: it is for private runs" for name in _changed(policy, usual, _OF_PRIVATE)
+        ]
+    if isinstance(policy, PersonalizedFedEx) and policy.code == "labels" and _changed(policy, usual, ["code_size"]):
+        notes.append("policy.code_size changes nothing: with code=labels a code has a number for every label")
+    return notes
+
+
+def timeless_notes(config: RunConfig, selector: Selector, policy: Policy | None, takes_time: bool) -> list[str]:
+    """Says so where it is asked how fast phones are, and no time passes."""
+    if takes_time:
+        return []
+    fleet, notes = config.fleet["name"], []
+    if selector.chooses_as(Oort):
+        notes += [
+            f"selector.{name} changes nothing: with fleet={fleet} no job takes longer than another"
+            for name in _changed(selector, Oort(), _OF_DURATIONS)
+        ]
+    if isinstance(policy, BySpeed) and type(policy).decide is BySpeed.decide:
+        notes.append(
+            f"policy={config.policy['name']} asks how fast phones are, and with fleet={fleet} no time passes, so that "
+            f"everybody takes policy.usual={policy.usual} steps"
+        )
+    return notes
+
+
+def partial_work_notes(config: RunConfig, algorithm: Algorithm, protocol: Protocol, takes_time: bool) -> list[str]:
+    """Says so where clients could do less than whole jobs, and nobody ever does."""
+    partial = algorithm.partial_work
+    if partial is None:
+        return []
+    paced = partial.whole_jobs is not None and not protocol.overlaps
+    if not takes_time:
+        why = f"fleet={config.fleet['name']} nobody is ever late"
+    elif math.isinf(protocol.deadline_seconds) and not paced:
+        why = f"protocol={config.protocol['name']} there is no deadline"
+    elif isinstance(algorithm, TimelyFL) and math.isfinite(protocol.deadline_seconds):
+        changed = partial != TimelyFL().partial_work
+        return ["algorithm.whole_jobs changes nothing: clients aim at the protocol's deadline"] * changed
+    else:
+        return []
+    return [f"Clients of {config.algorithm['name']} that would be late do less, but with {why}: all do whole jobs"]
 
 
 def local_notes(config: RunConfig, algorithm: Algorithm) -> list[str]:

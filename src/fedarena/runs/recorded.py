@@ -14,6 +14,7 @@ from fedarena.runs.building import Experiment
 from fedarena.runs.deciding import policy_columns
 from fedarena.simulate import Simulation, Snapshot
 from fedarena.simulate.edges import EDGE_COLUMNS
+from fedarena.simulate.scoring import SCORED_SAMPLES
 from fedarena.simulate.secure_aggregation import SECURE_COLUMNS
 from fedarena.storage.recorder import Recorder
 from fedarena.train.engine import IntArray
@@ -28,11 +29,15 @@ def reopen_recorder(experiment: Experiment, folder: Path) -> tuple[Recorder, Sna
 
 
 def more_columns(simulation: Simulation) -> dict[str, list[str]]:
-    """Columns of tables that few runs have: of a policy's decisions, of edges, and of what metrics tell of classes."""
+    """Columns of tables that few runs have: of a policy's decisions, of losses that clients compute beside their
+    training, of edges, and of what metrics tell of classes.
+    """
     columns = class_columns(simulation.task.metrics)
     if simulation.scores_personal_models:
         columns = [prefix + name for prefix in ("", PERSONAL) for name in columns]
     found = policy_columns(simulation) or {}
+    if simulation.load().scored_samples is not None:
+        found = {**found, "jobs": [SCORED_SAMPLES, *found.get("jobs", [])]}
     if simulation.edge_links is not None:
         found = {**found, "rounds": [*found.get("rounds", []), *EDGE_COLUMNS]}
     if simulation.secure_rounds is not None:

@@ -45,8 +45,8 @@ def check_feasible(simulation: Simulation) -> list[str]:
             "and how many updates it uses, and no time passes but clock.overhead_seconds; fleet=fedscale has phones"
         )
         return [note] if expects_time else []
+    leaves = bool((fleet.fleet.availability.share() < 1).any())
     if protocol.ignores_availability:
-        leaves = bool((fleet.fleet.availability.share() < 1).any())
         return ["protocol=ideal ignores that phones leave; the others do not"] if leaves else []
     ignored = isinstance(protocol, Concurrent) and clock.overhead_seconds > 0
     warnings = ["Asynchronous protocols have no pause between rounds: clock.overhead_seconds is ignored"] * ignored
@@ -56,6 +56,8 @@ def check_feasible(simulation: Simulation) -> list[str]:
             f"Nobody has two jobs that end in the same round, and there are only {len(clients):,} clients: "
             "rounds wait for slow ones; choose a smaller cohort, or fewer updates a round"
         )
+    if not leaves and clock.leaving != "abort":
+        warnings.append(f"clock.leaving={clock.leaving} changes nothing: no phone of {fleet.fleet.name!r} ever leaves")
     availability = fleet.fleet.availability
     if not np.diff(availability.offsets)[fleet.availability_of[clients]].any():
         raise BadInputError(

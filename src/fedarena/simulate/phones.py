@@ -12,15 +12,12 @@ from fedarena.core import streams
 from fedarena.simulate.jobs import BoolArray, FloatArray, Jobs, Outcome
 from fedarena.train import PartialWork
 from fedarena.train.engine import IntArray
+from fedarena.train.systems_hooks import FORWARD_SHARE
 
 if TYPE_CHECKING:  # a simulation without phones needs no more than torch and numpy
     from fedarena.fleet import ClientFleet
 
 Leaving = Literal["abort", "pause"]
-
-
-# Of the computing, for which all layers are needed even if only some are trained.
-_FORWARD = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -44,6 +41,9 @@ class Load:
     decide: Callable[[IntArray, IntArray], FloatArray] | None = None
     # The samples that are processed, as above, where something was decided.
     decided_samples: Callable[[IntArray, FloatArray, FloatArray], IntArray] | None = None
+    # On how many samples these clients compute a loss without its gradient, beside their training; None: on none.
+    scored_samples: Callable[[IntArray], IntArray] | None = None
+    scoring_flops_per_sample: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Speeds:
     download_seconds: FloatArray
     seconds_per_sample: FloatArray  # of training
     upload_seconds: FloatArray
+    scoring_seconds: FloatArray  # of losses that clients compute beside their training
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ class Phones:
     def speeds(self, clients: IntArray, numbers: IntArray) -> Speeds:
         """How fast these clients' phones are in the jobs of these numbers."""
         down_bytes = np.full(len(clients), self.load.download_bytes)
-        return Speeds(*self._seconds(clients, numbers, np.ones(len(clients), dtype=np.int64), down_bytes))
+        seconds = self._seconds(clients, numbers, np.ones(len(clients), dtype=np.int64), down_bytes)
+        return Speeds(*seconds, self._scoring_seconds(clients))
 
     def plan(
         self,
@@ -150,13 +152,16 @@ class Phones:
         if self.load.download_bytes_of is not None:
             down_bytes = self.load.download_bytes_of(clients, version)
         download, compute, upload = self._seconds(clients, numbers, samples, down_bytes)
-        shares = self._shares(clients, waited + download, compute, upload)  # a deadline includes what was waited
+        scoring = self._scoring_seconds(clients)
+        # A deadline includes what was waited.
+        shares = self._shares(clients, waited + download + scoring, compute, upload)
         if (shares < 1).any():
             whole = samples
             samples = self._samples(clients, shares, decisions)
             compute = compute * np.divide(samples, whole, out=np.ones(len(whole)), where=whole > 0)
             compute, upload = compute * self._backward_part(shares), upload * self._upload_part(shares)
             up_bytes = np.ceil(up_bytes * self._upload_part(shares)).astype(np.int64)
+        compute = compute + scoring
         work = np.cumsum([download, compute, upload], axis=0)
         begin = np.broadcast_to(np.asarray(times, dtype=np.float64), clients.shape).copy()
         ends = self._after(work, clients, begin)
@@ -174,6 +179,11 @@ class Phones:
             *(downloaded, trained, uploaded, end, outcomes, rounds, decisions),
         )
 
+    def scored_samples(self, clients: IntArray) -> IntArray:
+        """On how many samples these clients compute a loss without its gradient in a job."""
+        scored = self.load.scored_samples
+        return np.zeros(len(clients), dtype=np.int64) if scored is None else scored(clients)
+
     def done(self, jobs: Jobs) -> Done:
         """What phones did for these jobs until they ended."""
         whole = jobs.download_seconds + jobs.compute_seconds + jobs.upload_seconds
@@ -188,11 +198,13 @@ class Phones:
         if self.fleet is not None:
             joules = self.fleet.fleet.devices.joules(self.fleet.device_of[jobs.clients], compute, down + up)
         samples = _part(jobs.samples, compute, jobs.compute_seconds, jobs.trained)
+        scored = _part(self.scored_samples(jobs.clients), compute, jobs.compute_seconds, jobs.trained)
+        flops = self.load.flops_per_sample * samples * self._backward_part(jobs.shares)
         return Done(
             _part(jobs.download_bytes, down, jobs.download_seconds, jobs.downloaded),
             _part(jobs.upload_bytes, up, jobs.upload_seconds, jobs.uploaded),
             samples,
-            self.load.flops_per_sample * samples * self._backward_part(jobs.shares),
+            flops + self.load.scoring_flops_per_sample * scored,
             worked,
             joules,
         )
@@ -221,6 +233,14 @@ class Phones:
         compute = devices.compute_seconds(rows, work, samples * self.load.flops_per_sample)
         return 8 * down_bytes / down, compute, 8 * self.load.upload_bytes / up
 
+    def _scoring_seconds(self, clients: IntArray) -> FloatArray:
+        """How long these clients compute losses without their gradients in a job."""
+        if self.fleet is None or self.load.scored_samples is None:
+            return np.zeros(len(clients))
+        scored, rows = self.scored_samples(clients), self.fleet.device_of[clients]
+        flops = self.load.scoring_flops_per_sample * scored
+        return self.fleet.fleet.devices.compute_seconds(rows, FORWARD_SHARE * scored, flops)
+
     def _links(self, clients: IntArray, numbers: IntArray) -> tuple[FloatArray, FloatArray]:
         """Bits a second, down and up, in the jobs of these numbers."""
         assert self.fleet is not None
@@ -235,7 +255,7 @@ class Phones:
         return self.load.decided_samples(clients, shares, decisions)
 
     def _shares(self, clients: IntArray, download: FloatArray, compute: FloatArray, upload: FloatArray) -> FloatArray:
-        """How much of whole jobs that take so long clients do; `download` is until they can train."""
+        """How much of whole jobs that take so long clients do; `download` is beside training, until they can send."""
         partial = self.load.partial_work
         if partial is None:
             return np.ones(len(clients))
@@ -243,8 +263,8 @@ class Phones:
         if np.isinf(seconds) and partial.whole_jobs is not None and len(clients):
             seconds = float(np.quantile(download + compute + upload, partial.whole_jobs, method="higher"))
         by_layers = partial.part == "layers"
-        fixed = download + _FORWARD * compute if by_layers else download + upload
-        flexible = (1 - _FORWARD) * compute + upload if by_layers else compute
+        fixed = download + FORWARD_SHARE * compute if by_layers else download + upload
+        flexible = (1 - FORWARD_SHARE) * compute + upload if by_layers else compute
         fitting = np.divide(seconds - fixed, flexible, out=np.ones(len(clients)), where=flexible > 0)
         late = download + compute + upload > seconds
         assert self.load.possible_shares is not None
@@ -252,7 +272,7 @@ class Phones:
 
     def _backward_part(self, shares: FloatArray) -> FloatArray:
         """How much of the computing on a sample is left if only a share of the layers is trained."""
-        return _FORWARD + (1 - _FORWARD) * shares if self._leaves_out_layers else np.ones(len(shares))
+        return FORWARD_SHARE + (1 - FORWARD_SHARE) * shares if self._leaves_out_layers else np.ones(len(shares))
 
     def _upload_part(self, shares: FloatArray) -> FloatArray:
         return shares if self._leaves_out_layers else np.ones(len(shares))

@@ -24,6 +24,7 @@ from fedarena.simulate.phones import Leaving, Load, Phones
 from fedarena.simulate.policies import Policy
 from fedarena.simulate.protocols import Clock, Ideal, Protocol, RoundPlan
 from fedarena.simulate.schedules import Schedule
+from fedarena.simulate.scoring import scored_samples
 from fedarena.simulate.secure_aggregation import NoSecureAggregation, SecureAggregation, SecureRounds
 from fedarena.simulate.selectors import Selector, Uniform
 from fedarena.simulate.trusted import TrustedTraining
@@ -95,6 +96,7 @@ class Simulation:
     protocol: Protocol = field(default_factory=Ideal)
     fleet: ClientFleet | None = None  # None: phones are infinitely fast and always there
     clock: ClockOptions = field(default_factory=ClockOptions)
+    scoring_flops_per_sample: float = 0.0  # of a loss without its gradient, where clients compute such
     compute_factor: float = 1.0  # how much more a client computes on a sample than for the model's loss and gradient
     fit_clients: IntArray | None = None  # on whose training samples the model is evaluated as well
     sends: bool = True  # whether models and updates travel; they do not if the server itself trains
@@ -398,6 +400,8 @@ class Simulation:
             partial_work,
             possible_shares,
             decided_samples=self.processed_samples,
+            scored_samples=scored_samples(self.algorithm, self.policy, self.engine.data, times),
+            scoring_flops_per_sample=self.scoring_flops_per_sample,
         )
 
     def sent_bytes(self, size: int) -> int:

@@ -11,6 +11,7 @@ from fedarena.metrics import OUTCOMES
 from fedarena.simulate.jobs import FloatArray, Jobs
 from fedarena.simulate.policies.columns import VALIDATION_CHANGE, VALIDATION_LOSS, policy_job_columns
 from fedarena.simulate.protocols import RoundPlan
+from fedarena.simulate.scoring import SCORED_SAMPLES
 from fedarena.simulate.secure_aggregation.rounds import secure_row
 from fedarena.simulate.selectors import Feedback
 from fedarena.simulate.server import Server
@@ -134,6 +135,8 @@ def describe_round(
         "flops": done.flops,
         "joules": done.joules,
     }
+    if world.phones.load.scored_samples is not None:
+        columns[SCORED_SAMPLES] = world.phones.scored_samples(jobs.clients)
     return row, columns | _decided(simulation, jobs, tally)
 
 

@@ -48,8 +48,9 @@ ROUNDS = (
     Column(
         "flops",
         FLOAT,
-        "operations of the clients' gradients, as torch's `FlopCounterMode` counts them: "
-        "matrix products and convolutions, where a multiplication and an addition are two",
+        "operations of the clients' gradients, and of losses alone that they were asked for, as torch's "
+        "`FlopCounterMode` counts them: matrix products and convolutions, where a multiplication and an addition are "
+        "two",
     ),
     Column("invited", LONG, "jobs that ended in this round"),
     Column("failed", LONG, "how many of them were not used"),
@@ -117,7 +118,11 @@ JOBS = (
     Column("real_bytes_down", LONG, "size of a complete download, where downloads are compressed"),
     Column("bytes_up", LONG, "what was uploaded, as far as the job came, as it was planned"),
     Column("real_bytes_up", LONG, "size of a used update, where that depends on what was learned"),
-    Column("flops", FLOAT, "operations of the client's gradients, as far as the job came"),
+    Column(
+        "flops",
+        FLOAT,
+        "operations of the client's gradients, and of losses alone that it was asked for, as far as the job came",
+    ),
     Column("joules", FLOAT, "energy of the phone, as far as the job came"),
 )
 COLUMNS = {"rounds": ROUNDS, "clients": CLIENTS, "timings": TIMINGS, "jobs": JOBS, "classes": CLASSES}

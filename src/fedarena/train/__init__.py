@@ -4,7 +4,7 @@ from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.cohort import CohortEngine
 from fedarena.train.crew import Crew, RayEngine
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, Engine, JobResults, OtherTest, train_jobs
-from fedarena.train.flops import count_training_flops
+from fedarena.train.flops import count_scoring_flops, count_training_flops
 from fedarena.train.jobs import Client, Job, JobArrays, JobContext
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.personal import personal_notes
@@ -47,6 +47,7 @@ __all__ = [
     "Shard",
     "Work",
     "count_bytes",
+    "count_scoring_flops",
     "count_training_flops",
     "finite_rows",
     "flatten_groups",

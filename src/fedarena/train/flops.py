@@ -11,7 +11,7 @@ from torch.backends import cudnn, mkldnn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import flop_registry
 
-from fedarena.models import Task, trainable_parameters
+from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.train.algorithm import Algorithm
 from fedarena.train.jobs import newcomer
 from fedarena.train.without_compiler import DispatchMode
@@ -27,9 +27,10 @@ def count_training_flops(task: Task, algorithm: Algorithm | None = None, whole: 
     params = trainable_parameters(task.module)
     if whole:
         params = {name: p for name, p in task.module.named_parameters() if p.is_floating_point()}
-    device = next(iter(params.values())).device
-    batch = task.batch({name: values.to(device) for name, values in task.example(1).items()})
-    batch["key"] = torch.zeros((), dtype=torch.int64, device=device)  # as it is trained on, not as it is scored
+    batch = _example(task)
+    batch["key"] = torch.zeros(
+        (), dtype=torch.int64, device=next(iter(params.values())).device
+    )  # as it is trained on, not as it is scored
     algorithm = algorithm or Algorithm()
     broadcast = algorithm.broadcast(algorithm.server_init(params))
     client = newcomer(broadcast, algorithm.client_init(broadcast))
@@ -40,8 +41,28 @@ def count_training_flops(task: Task, algorithm: Algorithm | None = None, whole: 
         # Copies, because the counter cannot follow leaves through layers that are parametrized.
         loss = algorithm.local_loss(task, {name: p.clone() for name, p in leaves.items()}, batch, client)
         torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-    uncounted = sum(getattr(layer, "uncounted_flops", 0) for layer in task.module.modules())
-    return float(counter.flops + uncounted)
+    return float(counter.flops + _uncounted_flops(task))
+
+
+def count_scoring_flops(task: Task) -> float:
+    """Operations of the loss of the model on one sample that nobody learns from, counted in the same way."""
+    params, batch, was_training = trainable_parameters(task.module), _example(task), task.module.training
+    task.module.eval()
+    with torch.no_grad(), _without_libraries(), _Counter() as counter:
+        task.loss(params, batch)
+    task.module.train(was_training)
+    return float(counter.flops + _uncounted_flops(task) / 2)
+
+
+def _example(task: Task) -> Tensors:
+    """A batch of one sample, where the model is."""
+    device = next(task.module.parameters()).device
+    return task.batch({name: values.to(device) for name, values in task.example(1).items()})
+
+
+def _uncounted_flops(task: Task) -> float:
+    """Of layers that do their work in other ways, half of it for the gradient."""
+    return float(sum(getattr(layer, "uncounted_flops", 0) for layer in task.module.modules()))
 
 
 class _Counter(DispatchMode):

@@ -18,6 +18,7 @@ from fedarena.train.tensors import Groups
 COVERAGE = "coverage"
 
 SHARE_ROUNDING = 1e-9  # what is planned to fit exactly does
+FORWARD_SHARE = 1 / 3  # of the computing on a sample: the loss without its gradient
 
 
 @dataclass(frozen=True)

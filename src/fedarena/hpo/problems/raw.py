@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,10 @@ from fedarena.runs.config import NOT_DECISIVE, RunConfig, resolve
 from fedarena.runs.merging import merge
 from fedarena.runs.opening import open_federation
 from fedarena.train import Algorithm
+from fedarena.train.engine import IntArray
+from fedarena.train.systems_hooks import FORWARD_SHARE
+
+Scored = Callable[[IntArray], IntArray]  # clients → of how many samples they compute losses beside their training
 
 # Settings that change nothing about what clients download and upload, which is found out once for all others.
 _NOT_SENT = (*NOT_DECISIVE, "name", "seed", "rounds", "cohort", "local")
@@ -47,8 +51,8 @@ class RawProblem(Problem):
         self.objective, self.maximize = objective.score, objective.maximize
         self.sample_rates = ()
         self.system = system  # None: the virtual clock of the runs
-        # Bytes down and up, who knows the steps, and how often clients take them in a round.
-        self._work: dict[str, tuple[int, int, Algorithm, int]] = {}
+        # Bytes down and up, who knows the steps, how often clients take them in a round, and what they score beside.
+        self._work: dict[str, tuple[int, int, Algorithm, int, Scored | None]] = {}
         self.federation, config = open_federation(self._base(), Silent())
         self.metrics = tuple(metric.name for metric in build_task(config, self.federation).metrics)
         self._made_of = MadeOf()
@@ -95,9 +99,13 @@ class RawProblem(Problem):
             simulation = prepare(config, Silent()).simulation
             load, secure = simulation.load(), simulation.secure_rounds
             up = load.upload_bytes if secure is None else secure.update_bytes
-            self._work[key] = load.download_bytes, up, simulation.algorithm, simulation.edges.rounds
-        down, up, algorithm, times = self._work[key]
-        return RoundWork(self.cohort(client_sample_rate), down, up, times * self._steps(config, algorithm))
+            times = simulation.edges.rounds
+            self._work[key] = load.download_bytes, up, simulation.algorithm, times, load.scored_samples
+        down, up, algorithm, times, scored = self._work[key]
+        steps = times * self._steps(config, algorithm)
+        if scored is not None:
+            steps += FORWARD_SHARE * float(np.ceil(scored(self._training_clients) / config.local.batch_size).mean())
+        return RoundWork(self.cohort(client_sample_rate), down, up, steps)
 
     def pause(self) -> None:
         """Lets go of all courses; what was trained is on disk, and goes on when it is asked for."""
@@ -134,8 +142,14 @@ class RawProblem(Problem):
 
     def _steps(self, config: RunConfig, algorithm: Algorithm) -> float:
         """Local steps of a client, on average over those who train."""
-        samples = self.federation.counts(self.federation.clients("train"), "train")
-        return float(algorithm.local_steps(samples[samples > 0], config.local).mean())
+        samples = self.federation.counts(self._training_clients, "train")
+        return float(algorithm.local_steps(samples, config.local).mean())
+
+    @property
+    def _training_clients(self) -> IntArray:
+        """Those who can train."""
+        clients = self.federation.clients("train")
+        return clients[self.federation.counts(clients, "train") > 0]
 
 
 def usual_rate(declared: Declared) -> float:

@@ -27,7 +27,8 @@ class BySpeed(Policy):
     """As many local steps as a phone manages in the time of the round, from `least` to `most`.
 
     That time is `seconds`, or if none is given, what `share` of the phones that are invited together need for `usual`
-    steps. Downloading and uploading take their part of it. Clients say nothing about how well that went.
+    steps. What there is to do beside them takes its part of it: downloading, uploading, and losses that the method asks
+    for before training. Clients say nothing about how well that went.
     """
 
     judges = False
@@ -55,16 +56,17 @@ class BySpeed(Policy):
         if self.speeds is None:  # where no time passes, nobody is slow
             return np.full((len(clients), 1), float(self.usual))
         speeds, samples, batch_size = self.speeds(clients, numbers), self.facts.samples(clients), self._batch_size
-        each, sending = speeds.seconds_per_sample, speeds.download_seconds + speeds.upload_seconds
+        each = speeds.seconds_per_sample
+        beside = speeds.download_seconds + speeds.upload_seconds + speeds.scoring_seconds
         # A method may take steps beside those that are decided on, for a head of one's own.
         single = training_of(self.facts.local, {_STEPS: np.ones(len(clients))})
         more = self.facts.algorithm.local_steps(samples, single) - 1
         seconds = self.seconds
         if seconds is None:
             usual = each * count_processed(samples, self.usual + more, batch_size)
-            seconds = float(np.quantile(sending + usual, self.share, method="higher"))
+            seconds = float(np.quantile(beside + usual, self.share, method="higher"))
         # An epoch's last batch is as short as it is, so that steps of clients with few samples take less.
-        fitting = np.divide(seconds - sending, each, out=np.full(len(each), np.inf), where=each > 0)
+        fitting = np.divide(seconds - beside, each, out=np.full(len(each), np.inf), where=each > 0)
         fitting = np.clip(fitting, 0, (self.most + more) * float(batch_size)) + SHARE_ROUNDING
         fitting_steps = count_steps_within(fitting, samples, batch_size) - more
         steps: FloatArray = np.clip(fitting_steps, self.least, self.most)

@@ -128,6 +128,11 @@ class Collected:
         return torch.cat([piece[_WEIGHTS][""] for piece in self.pieces]).numpy()
 
     @property
+    def staleness(self) -> IntArray:
+        """How many steps of the server ago each of them began."""
+        return torch.cat([piece[_JOB]["staleness"] for piece in self.pieces]).numpy()
+
+    @property
     def seed(self) -> int:
         """Of the run."""
         return int(self.pieces[0][_SEED][""])

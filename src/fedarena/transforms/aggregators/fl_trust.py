@@ -2,6 +2,7 @@
 
 The server has a small set of samples that it trusts, and trains on it like a client: g_0. The trust in an update g_i is
 TS_i = max(0, cos(g_i, g_0)), its length is made that of g_0, and the update is Σ TS_i (||g_0|| / ||g_i||) g_i / Σ TS_i.
+A stale update, which the paper does not know, is made as much shorter than that as its age says.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class FLTrust(Defence):
         trust = np.clip(updates.products_with(step.trusted) / (lengths * (own_norm or 1.0)), 0.0, 1.0)
         if not trust.any():
             return nothing(updates), trust, kept
-        weights = trust * own_norm / lengths
+        weights = trust * own_norm * self.factors(updates.staleness) / lengths
         scale = weights.sum() / trust.sum()  # the mean divides by the sum of weights, the rule by that of trust
         return map_groups(lambda t: scale * t, updates.weighted_mean(weights)), trust, kept
 

@@ -40,6 +40,8 @@ class LabelFlip(PoisoningAttack):
         super().__init__(share=share, from_round=from_round, poisoned_share=poisoned_share, scale=scale)
         if permutation is not None and to != "permutation":
             raise BadInputError(f"attack.permutation is for attack.to=permutation, not for {to}")
+        if target != 0 and to != "class":
+            raise BadInputError(f"attack.target is for attack.to=class, not for {to}")
         self.to, self.target, self.permutation = to, target, permutation
         self._new_labels: IntArray | None = None
 
