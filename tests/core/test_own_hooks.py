@@ -586,13 +586,24 @@ class PullsByList(FedAvg):
         return task.loss(params, batch) * (1 + 5 * largest)
 
 
+class PullsToData(FedAvg):
+    def local_loss(self, task, params, batch, client):
+        start = client.broadcast["params"]
+        return task.loss(params, batch) + 0.05 * sum(((p - start[name].data) ** 2).sum() for name, p in params.items())
+
+
 @pytest.mark.filterwarnings("ignore:.*one at a time")
-@pytest.mark.parametrize("algorithm", [PullsToNumPy, PullsToCopy, PullsToParameter, PullsByList])
+@pytest.mark.parametrize("algorithm", [PullsToNumPy, PullsToCopy, PullsToParameter, PullsByList, PullsToData])
 def test_hooks_that_read_what_everybody_downloads_by_other_ways_read_that_of_every_round(
     tmp_path: Path, algorithm
 ) -> None:
     found = [losses(tmp_path, engine, algorithm=algorithm, rounds=3) for engine in ENGINES]
     np.testing.assert_allclose(*found, rtol=1e-9)
+
+
+def test_what_to_write_instead_of_data_is_told(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"PullsToData cannot be vectorized .* \.data \(write \.detach\(\)\)"):
+        losses(tmp_path, "cohort", algorithm=PullsToData, rounds=1)
 
 
 class StartsFromCopy(FedAvg):

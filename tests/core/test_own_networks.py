@@ -11,8 +11,10 @@ import pytest
 import torch
 from small_runs import config, losses
 from torch import nn
+from torch.nn import functional as F
 
 import fedarena
+from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.models import DataSpec, make_task
 from fedarena.runs.run import start_run
@@ -294,3 +296,47 @@ class OptionalSpec(OneName):
 def test_a_model_that_might_take_the_form_of_the_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="must take spec, and all else as options"):
         start_run(config(model=OptionalSpec, rounds=1), tmp_path)
+
+
+class Rounded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.last(x.flatten(1)).float()
+
+
+class RoundedLoop(FedAvg):
+    """As torch's users train in 16 bits. What is cast may be kept while autocast lasts, as parameters do not change."""
+
+    kept: bool | None = None
+
+    def train(self, client, model, data):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in data:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, cache_enabled=self.kept):
+                loss = F.cross_entropy(model(batch["x"].flatten(1)), batch["y"])
+            loss.backward()
+            optimizer.step()
+
+
+class KeepingLoop(RoundedLoop):
+    kept = True
+
+
+class CastingLoop(RoundedLoop):
+    kept = False
+
+
+def test_own_code_that_rounds_sees_parameters_as_they_are_now(tmp_path: Path) -> None:
+    settings = {"rounds": 2, "evaluation.every": 1, "local.batch_size": 4}
+    found = [
+        start_run(config(**settings, algorithm=algorithm, name=algorithm.__name__), tmp_path).rounds["loss"].to_pylist()
+        for algorithm in (RoundedLoop, KeepingLoop, CastingLoop)
+    ]
+    assert found[0] == found[1] == found[2]
+    run = start_run(config(**settings, model=Rounded, algorithm="fedavg", name="model"), tmp_path)
+    assert run.rounds["loss"][-1].as_py() < run.rounds["loss"][0].as_py()

@@ -22,7 +22,7 @@ from fedarena.train.lanes import LaneTraining, copy_rows
 from fedarena.train.program import BoundStep, Changing, Given, StepPrograms
 from fedarena.train.schedule import Schedule, order_of_starts
 from fedarena.train.streams import LaneStream, Milestone, beside_each_other
-from fedarena.train.tensors import innermost_channels, map_groups
+from fedarena.train.tensors import map_groups
 
 # A box has room for so many clients, if they do not take too much memory.
 _CLIENTS_PER_LANE = 4
@@ -75,10 +75,8 @@ class Box:
 
     def __init__(self, like: Changing, slots: int):
         device = like.numbers.device
-        self.params = {
-            name: innermost_channels(torch.empty(slots, *p.shape[1:], dtype=p.dtype, device=device))
-            for name, p in like.params.items()
-        }
+        # Rows lie in memory as those of lanes do.
+        self.params = {name: torch.empty_like(p[:1].expand(slots, *p.shape[1:])) for name, p in like.params.items()}
         self.loss_sums = torch.empty(slots, dtype=like.loss_sums.dtype, device=device)
         self.clients: list[int] = []
         self._slots = [[p[slot] for p in self.params.values()] for slot in range(slots)]  # in the same memory

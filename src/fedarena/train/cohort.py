@@ -160,7 +160,7 @@ class CohortEngine:
         self._pool, self._beside = LanePool(), Beside(self.device)
         self._fallback: ReferenceEngine | None = None
         obstacle = self._steps.find_obstacle(seed, self.notes)
-        self.exact_batches = self._steps.exact_batches
+        self.exact_batches, self.innermost = self._steps.exact_batches, self._steps.innermost
         if obstacle is not None:
             self._fallback = ReferenceEngine(task, algorithm, local, data, seed, **self.hardware.options)
             self.notes.append(f"Clients train one at a time, because {obstacle}")

@@ -49,6 +49,7 @@ class LaneEngine(Protocol):
     compile: bool
     draws: bool  # whether somebody may draw random numbers by the key of a step
     exact_batches: bool  # whether batches must not be filled up with samples that do not count
+    innermost: bool  # whether pictures and weights may have their channels innermost in memory
     asks_about_jobs: bool  # whether the algorithm may want to know something about a job
     programs: StepPrograms
     training_samples: SampleSource
@@ -94,7 +95,8 @@ class Lanes:
             like.shared,
         )
         params = {name: p.clone() for name, p in engine.start_params(self.given, count).items()}
-        if engine.plan == "apart":  # libraries want the weights of convolutions like that, and copies of them are fast
+        # Libraries want the weights of convolutions like that, and copies of them are fast.
+        if engine.plan == "apart" and engine.innermost:
             params = {name: innermost_channels(p) for name, p in params.items()}
             self.given = replace(self.given, broadcast=map_groups(self._innermost, self.given.broadcast))
         zeros = next(iter(params.values())).new_zeros(count)

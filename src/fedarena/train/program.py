@@ -180,8 +180,8 @@ class StepPrograms:
             _, tensors = self._flat(*others)
             if not all(map(_nearly_equal, recorded(*tensors), step(tensors))):
                 raise NotPlainError(
-                    "it reads tensors by other ways than operations of torch, such as NumPy, tolist, copy and "
-                    "nn.Parameter, and a recorded step would not read them again"
+                    "it reads tensors by other ways than operations of torch, such as NumPy, tolist, copy, "
+                    "nn.Parameter and .data (write .detach()), and a recorded step would not read them again"
                 )
 
     def bind(

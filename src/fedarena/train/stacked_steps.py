@@ -17,7 +17,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.own import is_own
 from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.models.dropout import dropout_share
-from fedarena.models.probes import counts_padding
+from fedarena.models.probes import counts_padding, has_own_layers, nearly_same
 from fedarena.models.sealed_batch import SealedBatch, SealedBatchError
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.channels_last import ChannelsInnermost
@@ -26,7 +26,7 @@ from fedarena.train.jobs import Client, Job, JobArrays, context_of, newcomer
 from fedarena.train.lane_pool import Convolutions, Kernels
 from fedarena.train.layers import LayerTracker
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
-from fedarena.train.own_code import corrected_gradient, passes_of
+from fedarena.train.own_code import corrected_gradient, has_own_code, passes_of
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given, StepPrograms
 from fedarena.train.recurrent import RecurrentLayers
@@ -36,6 +36,7 @@ from fedarena.train.vectorizing import NotingValues, RefusingCounts, noting_slow
 # Hooks of an algorithm that are computed for many clients.
 _IN_STEPS = ("local_loss", "local_gradient")
 _AROUND_STEPS = ("local_start", "client_update")
+_IN_SOME_ORDER = 3  # samples that lie in one order of memory only; a single one may be seen in several
 
 
 class StackedSteps:
@@ -56,6 +57,7 @@ class StackedSteps:
         self._seals_batches = is_own(type(algorithm).local_loss) or is_own(type(task).loss)
         self._own_hooks = {hook for hook in (*_IN_STEPS, *_AROUND_STEPS) if is_own(getattr(type(algorithm), hook))}
         self.exact_batches = counts_padding(task)
+        self.innermost = True  # whether pictures and weights may have their channels innermost in memory
 
     def initial_params(self) -> Tensors:
         """The parameters of the freshly built model that are trained."""
@@ -77,6 +79,7 @@ class StackedSteps:
             trials.append(Given(states, map_groups(lambda t: torch.stack([t, t]), broadcast), jobs, shared=False))
         columns = {name: torch.stack([t, t]).to(self.hardware.device) for name, t in self.task.example(2).items()}
         self.task.module.train()
+        self.innermost = self._takes_any_layout(given)
         with torch.no_grad(), LayerTracker(self.task.module) as tracker, noting_slow_operations(notes):
             hook = "local_start"
             try:
@@ -110,6 +113,37 @@ class StackedSteps:
                 return obstacle(tracker.present if tracker.inside else self._what_raised(hook), error)
         return None
 
+    def _takes_any_layout(self, given: Given) -> bool:
+        """Whether a client's step is the same where its pictures and weights have their channels innermost in memory.
+
+        Somebody's own code may look at memory: `view` as another shape is possible in the usual layout alone.
+        """
+        if not (has_own_layers(self.task.module) or has_own_code(self.task) or has_own_code(self.algorithm)):
+            return True
+        drawn = self.task.meaningless(self.task.example(_IN_SOME_ORDER), torch.Generator().manual_seed(0))
+        mask = torch.ones(1, _IN_SOME_ORDER, dtype=torch.bool, device=self.hardware.device)
+        one, ones = torch.ones(1, dtype=self.hardware.dtype, device=self.hardware.device), np.ones(1)
+        work = Work(ones, ones, ones, ones if self.algorithm.needs_start_loss else None)
+
+        def trained(layout: Callable[[Tensor], Tensor]) -> list[Tensor]:
+            client = given.only(0)
+            params = {name: layout(p.clone()) for name, p in self.start_params(client, 1).items()}
+            columns = {name: layout(t.unsqueeze(0).to(self.hardware.device)) for name, t in drawn.items()}
+            changing = Changing(params, optimizer_init(self.local, params), one, one)
+            after = self._in_lanes(changing, client, Batch(columns, mask, one.long()))
+            self.updates(after.params, client, work)
+            return after.tensors()
+
+        with torch.no_grad(), noting_slow_operations([]):
+            try:
+                usual = trained(torch.clone)
+            except Exception:  # what is not possible in any layout, others will tell
+                return True
+            try:
+                return all(map(nearly_same, usual, trained(innermost_channels)))
+            except Exception:  # whatever torch says, or whoever looks at memory
+                return False
+
     def _what_raised(self, hook: str) -> str:
         """A hook of the algorithm; or the task's loss, which steps call, too, where that alone is somebody's own."""
         kind, task = type(self.algorithm), type(self.task)
@@ -120,19 +154,21 @@ class StackedSteps:
 
     def step(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One gradient step in every lane."""
-        products = LayersAsProducts(self.convolutions == "kernels") if self.hardware.is_gpu else nullcontext()
+        if not self.hardware.is_gpu:
+            return self._in_lanes(changing, given, replace(batch, columns=self._in_layout(batch.columns)))
+        with LayersAsProducts(self.convolutions == "kernels"):
+            return self._in_lanes(changing, given, batch)
+
+    def _in_lanes(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         natively = self._kernels == "compiled"
         recurrent = RecurrentLayers(of_samples=self.algorithm.keeps_sample_gradients, natively=natively)
         # Attention in plain operations: what else torch has for it would be computed client by client.
-        with products, recurrent, sdpa_kernel(SDPBackend.MATH):
+        with recurrent, sdpa_kernel(SDPBackend.MATH):
             params, state, losses = vmap(self._client_step, in_dims=(*[0] * 8, None if given.shared else 0))(
                 changing.params,
                 changing.optimizer,
                 changing.numbers,
-                {
-                    name: values if self.hardware.is_gpu else innermost_channels(values)
-                    for name, values in batch.columns.items()
-                },
+                batch.columns,
                 batch.mask,
                 batch.keys,
                 given.states,
@@ -151,13 +187,13 @@ class StackedSteps:
         def first(groups: Groups) -> Groups:
             return map_groups(lambda t: t[0], groups)
 
-        in_layout = ChannelsInnermost() if self.hardware.is_gpu else nullcontext()
+        in_layout = ChannelsInnermost() if self.hardware.is_gpu and self.innermost else nullcontext()
         with in_layout:
             params, state, loss = self._client_step(
                 {name: p[0] for name, p in changing.params.items()},
                 first(changing.optimizer),
                 changing.numbers[0],
-                {name: self._in_layout(values)[0] for name, values in batch.columns.items()},
+                {name: values[0] for name, values in self._in_layout(batch.columns).items()},
                 batch.mask[0],
                 batch.keys[0],
                 first(given.states),
@@ -172,12 +208,13 @@ class StackedSteps:
             changing.loss_sums + loss * batch.mask.sum(1),
         )
 
-    def _in_layout(self, values: Tensor) -> Tensor:
-        """Pictures with their channels innermost, unless that comes later by itself."""
+    def _in_layout(self, columns: Tensors) -> Tensors:
+        """Pictures with their channels innermost, unless they must lie as usual, or that comes later by itself."""
         augmentation = self.task.augmentation
-        if self.hardware.is_gpu and augmentation is not None and augmentation.puts_channels_innermost:
-            return values
-        return innermost_channels(values)
+        later = self.hardware.is_gpu and augmentation is not None and augmentation.puts_channels_innermost
+        if later or not self.innermost:
+            return columns
+        return {name: innermost_channels(values) for name, values in columns.items()}
 
     def _client_step(
         self,

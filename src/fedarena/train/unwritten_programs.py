@@ -92,7 +92,7 @@ class UnwrittenPrograms:
         """One gradient step in every lane, as a pure function: what it changes, new factors, and overlaps."""
         on_gpu = scales.device.type == "cuda"
         columns = batch.columns
-        if not on_gpu:
+        if not on_gpu and self._engine.innermost:
             columns = {name: innermost_channels(values) for name, values in columns.items()}
         with (
             LayersAsProducts(self._engine.convolutions == "kernels") if on_gpu else nullcontext(),
