@@ -24,7 +24,7 @@ LOCAL = LocalTraining(epochs=2, batch_size=2, lr=0.05)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "shards"), [("fedavg", 1), ("fedavg", 2), ("scaffold", 1)])
 def test_everybody_learns_the_same(name: str, shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def any_clients(engine: CohortEngine, jobs: JobArrays, steps: np.ndarray, width: int) -> list[np.ndarray]:
+    def any_clients(engine: CohortEngine, steps: np.ndarray) -> list[np.ndarray]:
         return [np.arange(len(steps))] if shards == 1 else [np.array([0, 1, 4, 7]), np.array([2, 3, 5, 6, 8])]
 
     monkeypatch.setattr(CohortEngine, "_shards", any_clients)

@@ -276,7 +276,7 @@ class CohortEngine:
             else:  # done for all at once, and not by the workers, who would wait for each other's Python
                 work = self._plan_work(some, self._start_losses(some, broadcasts))
             width = work.batches.places
-            for positions in self._shards(work.jobs, work.steps, width):
+            for positions in self._shards(work.steps):
                 prepared = work.of(positions)
                 shards.append(Shard(prepared.jobs, broadcasts, states, width, prepared.start_losses, prepared))
         return shards
@@ -289,7 +289,7 @@ class CohortEngine:
             if self.plan == "apart":
                 order = order_of_starts(make_schedule(first.steps, self.lanes))
                 self.training_samples.expect(first.jobs.holders[order])
-            elif not others and len(self._shards(jobs, work.steps, work.batches.places)) == 1:
+            elif not others and len(self._shards(work.steps)) == 1:
                 work = replace(work, division=self._placed(self._divided(work)))
             self._planned_ahead = work
 
@@ -409,7 +409,7 @@ class CohortEngine:
             for other_work in self._beside_workers:
                 other_work()
 
-    def _shards(self, jobs: JobArrays, steps: IntArray, width: int) -> list[IntArray]:
+    def _shards(self, steps: IntArray) -> list[IntArray]:
         if self.hardware.is_gpu:
             return [np.arange(len(steps))]  # lanes that are free at once take the next client
         lanes = self._unwritten.shard_lanes(len(steps))
@@ -417,8 +417,7 @@ class CohortEngine:
         shards = -(-len(steps) // size)
         if shards == 1:
             return [np.arange(len(steps))]
-        kinds = self._unwritten.kinds(jobs, steps, width)
-        return deal_out(steps, -(-shards // _SHARDS_MULTIPLE) * _SHARDS_MULTIPLE, list(kinds.values()))
+        return deal_out(steps, -(-shards // _SHARDS_MULTIPLE) * _SHARDS_MULTIPLE)
 
     def _tried(self, plan: Plan) -> CohortEngine:
         """An engine like this one with another plan, for a few steps of made-up clients."""

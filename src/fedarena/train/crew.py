@@ -157,7 +157,7 @@ class RayEngine(CohortEngine):
             width = batch_width(int(np.max(local.batch_size)), int(samples.max(initial=1)))
             losses = self._start_losses(some, broadcasts)
             steps = steps_in_shares(some.shares, samples, self.algorithm, local)
-            for positions in self._shards(some, steps, width):
+            for positions in self._shards(steps):
                 of_shard = None if losses is None else losses[positions]
                 shards.append(Shard(some.take(positions), broadcasts, states, width, of_shard))
         return shards
@@ -185,9 +185,9 @@ class RayEngine(CohortEngine):
         samples = self.data.counts(jobs.clients, "train")
         return int(steps_in_shares(jobs.shares, samples, self.algorithm, self._training_of(jobs)).sum())
 
-    def _shards(self, jobs: JobArrays, steps: IntArray, width: int) -> list[IntArray]:
+    def _shards(self, steps: IntArray) -> list[IntArray]:
         if self.shards_of_cohort is None:
-            return super()._shards(jobs, steps, width)
+            return super()._shards(steps)
         shards = min(self.shards_of_cohort, max(1, len(steps) // _FEWEST_CLIENTS))
         return [np.arange(len(steps))] if shards == 1 else deal_out(steps, shards)
 

@@ -8,7 +8,6 @@ Lanes are sorted by length: those still at work are always the first ones.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,31 +64,24 @@ def make_schedule(steps: IntArray, lanes: int) -> Schedule:
     return Schedule(lanes, steps, lane, start, lengths[by_length])
 
 
-def deal_out(steps: IntArray, shards: int, kinds: Sequence[IntArray] | None = None) -> list[IntArray]:
-    """Divides clients into about so many shards for several workers, those with most to do first.
+def deal_out(steps: IntArray, shards: int) -> list[IntArray]:
+    """Divides clients into about so many shards for several workers, longest clients first.
 
     Clients in a shard have about as many steps, so that they keep its lanes busy together; but no shard of several
     clients has much more than a quarter of all steps, because then the others would have to wait for it. A client that
     makes it more is in it if half of its steps are within the quarter, so that no few are left over for a fifth shard.
-    Clients of different `kinds`, who would train one kind after the other, are in different shards.
     """
-    all_steps = int(steps.sum())
+    longest_first = np.argsort(-steps, kind="stable")
+    most_steps = steps.sum() / 4
     dealt: list[IntArray] = []
-    for kind in [np.arange(len(steps))] if kinds is None else kinds:
-        of_kind = -(-shards * int(steps[kind].sum()) // max(1, all_steps))
-        longest_first = kind[np.argsort(-steps[kind], kind="stable")]
-        dealt += _dealt_in_order(longest_first, steps, of_kind, all_steps / 4)
-    return sorted(dealt, key=lambda shard: -int(steps[shard].sum()))
-
-
-def _dealt_in_order(clients: IntArray, steps: IntArray, shards: int, most_steps: float) -> Iterator[IntArray]:
-    start = taken = 0
-    while start < len(clients):
-        room = -(-(len(clients) - start) // max(1, shards - taken))
-        of_clients = steps[clients[start : start + room]]
+    start = 0
+    while start < len(steps):
+        room = -(-(len(steps) - start) // max(1, shards - len(dealt)))
+        of_clients = steps[longest_first[start : start + room]]
         size = max(1, int(np.searchsorted(np.cumsum(of_clients) - of_clients / 2, most_steps, side="right")))
-        yield clients[start : start + size]
-        start, taken = start + size, taken + 1
+        dealt.append(longest_first[start : start + size])
+        start += size
+    return dealt
 
 
 def place_steps(schedule: Schedule, widths: IntArray) -> tuple[IntArray, IntArray, IntArray]:

@@ -13,7 +13,7 @@ from fedarena.train.algorithm import Algorithm
 from fedarena.train.engine import JobResults
 from fedarena.train.execution import SMALL_OPERATIONS
 from fedarena.train.hardware import Hardware
-from fedarena.train.jobs import Client, IntArray, JobArrays
+from fedarena.train.jobs import Client, IntArray
 from fedarena.train.lane_pool import LaneEngine, LanePool
 from fedarena.train.placing import PlacedWork, PlannedWork
 from fedarena.train.shards import Shard
@@ -81,22 +81,19 @@ class Unwritten:
             return self._engine.lanes
         return max(self._engine.lanes, min(_SHARING, -(-clients // _FEWEST_SHARDS)))
 
-    def kinds(self, jobs: JobArrays, steps: IntArray, width: int) -> dict[Layers, IntArray]:
-        """Who trains without which layers, in batches of so many places; without none of them is the usual way."""
-        if not self.layers or (jobs.versions != jobs.versions[:1]).any() or jobs.hyperparameters is not None:
-            return {(): np.arange(len(steps))}
-        numbers, number_of = np.unique(steps, return_inverse=True)
+    def divide(self, work: PlannedWork) -> tuple[PlannedWork | None, list[tuple[Layers, PlannedWork]]]:
+        """Clients that train as usual, and those that train without some layers, as many together as fit."""
+        versions = work.jobs.versions
+        if not self.layers or (versions != versions[:1]).any() or work.jobs.hyperparameters is not None:
+            return work, []
+        width = work.batches.places
+        numbers, number_of = np.unique(work.steps, return_inverse=True)
         paying = [
             tuple(layer for layer in self.layers if steps and layer.pays(steps * width)) for steps in numbers.tolist()
         ]
         kinds = {layers: kind for kind, layers in enumerate(dict.fromkeys(paying))}
         kind_of = np.array([kinds[layers] for layers in paying], dtype=np.int64)[number_of]
-        return {layers: np.flatnonzero(kind_of == kind) for layers, kind in kinds.items()}
-
-    def divide(self, work: PlannedWork) -> tuple[PlannedWork | None, list[tuple[Layers, PlannedWork]]]:
-        """Clients that train as usual, and those that train without some layers, as many together as fit."""
-        width = work.batches.places
-        clients = self.kinds(work.jobs, work.steps, width)
+        clients: dict[Layers, IntArray] = {layers: np.flatnonzero(kind_of == kind) for layers, kind in kinds.items()}
         usual = clients.pop((), None)
         in_order = sorted(clients.items(), key=lambda item: int(item[1][0]))
         groups = [
