@@ -171,12 +171,13 @@ def _check_batches(task: Task) -> None:
         return
     device = next(task.module.parameters()).device
     random = torch.Generator().manual_seed(3)
-    columns = {name: t.to(device) for name, t in task.meaningless(task.example(_SAMPLES), random).items()}
-    y = columns["y"]
-    each = torch.tensor([0, 0, 1, 2, 3], device=device).view(-1, *[1] * (y.dim() - 1))  # the first one has a twin
-    classes = 2 if task.predicts == "labels" else max(task.spec.classes, 1)
-    columns["y"] = y + each if y.is_floating_point() else (y + each) % classes
-    for name in task.inputs:
+    columns = {name: t.to(device) for name, t in task.drawn_example(_SAMPLES, random).items()}
+    if "y" in columns:
+        y = columns["y"]
+        each = torch.tensor([0, 0, 1, 2, 3], device=device).view(-1, *[1] * (y.dim() - 1))  # the first one has a twin
+        classes = 2 if task.predicts == "labels" else max(task.spec.classes, 1)
+        columns["y"] = y + each if y.is_floating_point() else (y + each) % classes
+    for name in columns.keys() & set(task.inputs):
         if columns[name].is_floating_point():
             columns[name][1:] *= 100  # so that a maximum is a neighbour's
 

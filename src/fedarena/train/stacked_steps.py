@@ -120,7 +120,7 @@ class StackedSteps:
         """
         if not (has_own_layers(self.task.module) or has_own_code(self.task) or has_own_code(self.algorithm)):
             return True
-        drawn = self.task.meaningless(self.task.example(_IN_SOME_ORDER), torch.Generator().manual_seed(0))
+        drawn = self.task.drawn_example(_IN_SOME_ORDER, torch.Generator().manual_seed(0))
         mask = torch.ones(1, _IN_SOME_ORDER, dtype=torch.bool, device=self.hardware.device)
         one, ones = torch.ones(1, dtype=self.hardware.dtype, device=self.hardware.device), np.ones(1)
         work = Work(ones, ones, ones, ones if self.algorithm.needs_start_loss else None)

@@ -106,6 +106,10 @@ class Task:
         """What is right for meaningless samples."""
         return torch.zeros(samples, dtype=torch.long)
 
+    def drawn_example(self, samples: int, random: torch.Generator) -> Tensors:
+        """The columns of so many samples with values that are drawn."""
+        return self.meaningless(self.example(samples), random)
+
     def meaningless(self, batch: Tensors, random: torch.Generator | None = None) -> Tensors:
         """The batch of an example with values that are drawn from `random`, and the last class as target."""
         drawn = dict(batch)

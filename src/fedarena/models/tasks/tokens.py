@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+import torch
 from torch import Tensor, nn
 
 from fedarena.models.spec import DataSpec
@@ -25,6 +26,13 @@ class OfTokens(Task):
     @abstractmethod
     def _scored(self, batch: Tensors) -> Tensor:
         """Which tokens are to be predicted."""
+
+    def drawn_example(self, samples: int, random: torch.Generator) -> Tensors:
+        """Texts of any tokens, of which inputs and targets are made."""
+        return {
+            name: torch.randint(self._codes.get(name, self.spec.classes), tokens.shape, generator=random)
+            for name, tokens in self.example(samples).items()
+        }
 
     def mean(self, values: Tensor, batch: Tensors) -> Tensor:
         """Over the tokens that are scored."""
