@@ -29,7 +29,8 @@ _NO_MEMORY = (type, ModuleType, FunctionType, property, cached_property, staticm
 def refusing_memories(part: object, method: str, instead: str) -> Iterator[None]:
     """A part of somebody's own may not change within the block, in which one of its methods is called.
 
-    But for attributes that its class names in `write_only`: they are only written, for somebody to look at later.
+    But for attributes that its classes name in `write_only`, on which nothing depends: what is only written, for
+    somebody to look at later, or only kept because it takes long to find again.
     """
     if not is_own(type(part)):
         yield
@@ -70,7 +71,7 @@ def memories_of(part: object) -> dict[str, Any]:
     """Everything in a part that could change, by where it is."""
     found: dict[str, Any] = {}
     seen = {id(part)}
-    only_written = getattr(type(part), "write_only", ())
+    only_written = {name for kind in type(part).__mro__ for name in vars(kind).get("write_only", ())}
     for kind in type(part).__mro__:
         if is_own(kind) and kind is not object:
             own = {name: value for name, value in vars(kind).items() if not name.startswith("__")}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -50,6 +50,8 @@ class PersonalizedFedEx(PolicyOfArms):
     `code_size` is how many random numbers a code has, `hidden` how wide the network is, and `lr` how fast it learns.
     Everything else is as in FedEx.
     """
+
+    write_only: ClassVar[tuple[str, ...]] = ("_codes",)
 
     def __init__(
         self,

@@ -6,6 +6,8 @@ it is its turn does not take part in this pass; nobody takes its place.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from fedarena.core import streams
@@ -18,6 +20,7 @@ class Shuffled(Selector):
 
     sampling = "shuffled"
     varies = True
+    write_only: ClassVar[tuple[str, ...]] = ("_order",)
 
     def __init__(self) -> None:
         self._order: tuple[tuple[int, int, int], IntArray] | None = None  # of the pass that was asked for last
