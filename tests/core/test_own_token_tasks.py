@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_texts import write_texts
 from torch import nn
 from torch.nn import functional as F
 
@@ -17,7 +18,6 @@ from fedarena.models.tasks.masked_token import MaskedToken
 from fedarena.models.tasks.next_token import NextToken
 
 TINY = {
-    "federation": {"name": "chitchat", "sequence_length": 12},
     "rounds": 2,
     "cohort": 3,
     "local": {"steps": 2, "batch_size": 4},
@@ -55,7 +55,12 @@ class Drawing(NextToken):
 
 
 def losses(folder: Path, task: Any, engine: str) -> list[float]:
-    settings = TINY | {"task": task, "model": Looking, "engine": {"name": engine, "dtype": "float64"}}
+    settings = TINY | {
+        "federation": write_texts(folder / "texts"),
+        "task": task,
+        "model": Looking,
+        "engine": {"name": engine, "dtype": "float64"},
+    }
     return fedarena.run(settings, runs_folder=folder, progress=False).rounds["loss"].to_pylist()[::2]
 
 
