@@ -27,10 +27,8 @@ def count_training_flops(task: Task, algorithm: Algorithm | None = None, whole: 
     params = trainable_parameters(task.module)
     if whole:
         params = {name: p for name, p in task.module.named_parameters() if p.is_floating_point()}
-    batch = _example(task)
-    batch["key"] = torch.zeros(
-        (), dtype=torch.int64, device=next(iter(params.values())).device
-    )  # as it is trained on, not as it is scored
+    batch, device = _example(task), next(iter(params.values())).device
+    batch["key"] = torch.zeros((), dtype=torch.int64, device=device)  # as it is trained on, not as it is scored
     algorithm = algorithm or Algorithm()
     broadcast = algorithm.broadcast(algorithm.server_init(params))
     client = newcomer(broadcast, algorithm.client_init(broadcast))
