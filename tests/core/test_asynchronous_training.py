@@ -133,9 +133,23 @@ def test_older_models_are_kept_as_long_as_somebody_trains_from_them(make_federat
 @pytest.mark.parametrize("protocol", [Buffered(buffer_size=1, max_staleness=None), Asynchronous(updates_per_round=4)])
 def test_methods_that_send_something_else_move_as_far_as_fedavg(make_federation, protocol) -> None:
     """With one client a step, these methods are FedAvg; so must they be with updates of any age."""
-    *_, plain_average = run(make_federation, protocol, CohortEngine, FedAvg())
-    expected = flat(plain_average.snapshot.state["params"])
-    for algorithm in (FedNova(), QFedAvg(q=0.0), Reptile(meta_lr=1.0, final_meta_lr=1.0)):
+
+    class AsLongAsQFedAvg(FedAvg):
+        """Asks for losses and sends a number more, so that updates arrive in the same order."""
+
+        needs_start_loss = True
+
+        def client_update(self, params, client, work):
+            update, state = super().client_update(params, client, work)
+            return {**update, "more": {"number": next(iter(params.values())).new_zeros(())}}, state
+
+    for algorithm, usual in (
+        (FedNova(), FedAvg()),
+        (QFedAvg(q=0.0), AsLongAsQFedAvg()),
+        (Reptile(meta_lr=1.0, final_meta_lr=1.0), FedAvg()),
+    ):
+        *_, plain_average = run(make_federation, protocol, CohortEngine, usual)
+        expected = flat(plain_average.snapshot.state["params"])
         *_, ours = run(make_federation, protocol, CohortEngine, algorithm)
         np.testing.assert_allclose(
             flat(ours.snapshot.state["params"]), expected, rtol=1e-6, atol=1e-8, err_msg=str(algorithm)
